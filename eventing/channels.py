@@ -353,8 +353,9 @@ def parse_channel(obj: Mapping[str, Any]) -> KafkaChannel:
         reader.problem("metadata.name", f"must be a DNS name of lower-case letters, digits, '-' and '.', not {name!r}")
 
     spec = reader.mapping(obj.get("spec"), "spec")
-    status = obj.get("status") if isinstance(obj.get("status"), Mapping) else {}
-    assert isinstance(status, Mapping)
+    # A status is ours, not the user's: a damaged one is written anew and must not make the object invalid.
+    status = obj.get("status")
+    status = status if isinstance(status, Mapping) else {}
     persisted = status.get("annotations")
     persisted_topic = persisted.get(STATUS_ANNOTATION_TOPIC) if isinstance(persisted, Mapping) else None
 

@@ -173,7 +173,7 @@ def _inferred_protocol(values: Mapping[str, str | None]) -> str:
 
 
 def fingerprint(path: str | Path | None) -> str:
-    """A digest of a mounted Secret's files, to notice that it changed; empty without one. Reads names and bytes only."""
+    """A digest of a mounted Secret's files, to notice that it changed; empty without one."""
     if path is None:
         return ""
     digest = hashlib.sha256()

@@ -23,7 +23,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric family. `name` is the exposed family name: a counter's samples are `name` itself, ending in `_total`."""
+    """One metric family; `name` is the exposed one, for counters with its `_total`."""
 
     name: str
     kind: Kind

@@ -1,0 +1,21 @@
+"""Fixtures that every kind of test may use; the real servers behind them are started once and stopped at the end."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory):
+    """One real broker for the whole session; each test uses topics and groups of its own."""
+    from orchestration.local.kafka_server import KafkaServer
+
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
