@@ -83,8 +83,11 @@ class Workloads(Protocol):
     """
 
     def list_deployments(self) -> list[JsonObject]:
-        """`apps/v1` Deployments as observed, with `metadata.resourceVersion`, `metadata.creationTimestamp` and
-        `status.{replicas,readyReplicas,updatedReplicas,observedGeneration}`."""
+        """`apps/v1` Deployments as observed.
+
+        With `metadata.resourceVersion`, `metadata.creationTimestamp` and
+        `status.{replicas,readyReplicas,updatedReplicas,observedGeneration}`.
+        """
         ...
 
     def list_services(self) -> list[JsonObject]: ...
