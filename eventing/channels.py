@@ -11,6 +11,7 @@ rest of the code sees typed values only. Fields: Knative's CRD, see `deploy/`. N
 from __future__ import annotations
 
 import enum
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ MAX_BACKOFF = timedelta(minutes=10)
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,126}[A-Za-z0-9])?")
+_SERVICE_SUFFIX = "-kn-channel"
+_SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+(?:[.,]\d+)?)D)?"
     r"(?:T(?:(?P<hours>\d+(?:[.,]\d+)?)H)?(?:(?P<minutes>\d+(?:[.,]\d+)?)M)?(?:(?P<seconds>\d+(?:[.,]\d+)?)S)?)?"
@@ -203,8 +206,19 @@ def group_id(channel: KafkaChannel, subscriber_uid: str) -> str:
 
 
 def service_name(channel_name: str) -> str:
-    """The Service by which producers address the channel."""
-    return f"{channel_name}-kn-channel"
+    """The Service by which producers address the channel: `<name>-kn-channel`.
+
+    A Service's name is a DNS label of at most 63 characters that starts with a letter, a channel's may be longer and
+    hold dots. Such a one is cut and made unique by a hash, so a program that maps a host to its channel must compare
+    with this function's result instead of taking the suffix off.
+    """
+    plain = channel_name + _SERVICE_SUFFIX
+    if _SERVICE_NAME.fullmatch(plain):
+        return plain
+    digest = hashlib.sha256(channel_name.encode()).hexdigest()[:8]
+    letters = re.sub(r"[^a-z0-9]+", "-", channel_name.lower()).strip("-")
+    readable = (letters if letters[:1].isalpha() else f"c-{letters}")[: 63 - len(_SERVICE_SUFFIX) - 9].rstrip("-")
+    return f"{readable}-{digest}{_SERVICE_SUFFIX}"
 
 
 def channel_url(namespace: str, name: str) -> str:

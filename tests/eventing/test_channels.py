@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -128,6 +129,19 @@ def test_names_follow_from_the_object_as_the_design_says():
     assert channels.group_id(parsed, "0f3a") == "kafka.shop.orders.0f3a"
     assert channels.service_name("orders") == "orders-kn-channel"
     assert channels.channel_url("shop", "orders") == "http://orders-kn-channel.shop.svc.cluster.local"
+
+
+@pytest.mark.parametrize("name", ["a.b", "1st", "x" * 60, "x" * 253, "a" * 52 + ".b"])
+def test_a_service_name_is_a_dns_label_whatever_the_channel_is_called(name):
+    service = channels.service_name(name)
+
+    assert len(service) <= 63
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", service)
+    assert service.endswith("-kn-channel")
+
+
+def test_cut_service_names_stay_different():
+    assert channels.service_name("x" * 60) != channels.service_name("x" * 61)
 
 
 @pytest.mark.parametrize(
