@@ -155,8 +155,9 @@ def _document(file: str, first_line: int, node: yaml.Node, value: Any) -> Docume
     metadata = value.get("metadata") if isinstance(value.get("metadata"), dict) else {}
     assert isinstance(metadata, dict)
     name, namespace = metadata.get("name"), metadata.get("namespace") or "default"
-    named = isinstance(name, str) and bool(name) and isinstance(namespace, str) and value.get("kind") == KIND
-    key = (namespace, name) if named else None
+    key = None
+    if isinstance(name, str) and name and isinstance(namespace, str) and value.get("kind") == KIND:
+        key = (namespace, name)
     declared: JsonObject = {field: part for field, part in value.items() if field != "status"}
     if isinstance(value.get("metadata"), dict):
         own = {"generation", "finalizers", "deletionTimestamp", "resourceVersion", "creationTimestamp", "managedFields"}
