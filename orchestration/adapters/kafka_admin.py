@@ -313,8 +313,9 @@ class KafkaAdmin:
             return
         answer = self._change(
             doing,
-            # Not with operation_timeout: confluent-kafka 2.16 documents it and refuses it.
-            lambda admin: admin.elect_leaders(ElectionType.PREFERRED, places, request_timeout=WRITE_TIMEOUT_S),
+            # Without its timeouts: confluent-kafka 2.16 documents them and fails when they are given. The client's
+            # socket.timeout.ms holds.
+            lambda admin: admin.elect_leaders(ElectionType.PREFERRED, places),
             fine=(KafkaError.ELECTION_NOT_NEEDED,),
         )
         for place, problem in sorted((answer or {}).items(), key=lambda item: int(item[0].partition)):
