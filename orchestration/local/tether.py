@@ -32,7 +32,10 @@ def _main(arguments: list[str]) -> None:
         # The parent may have gone between fork and prctl; then nobody will ever send the signal.
         if os.getppid() != parent:
             sys.exit(f"not started: the parent {parent} is gone")
-    os.execvp(command[0], command)  # noqa: S606 - becoming the program is the point
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - becoming the program is the point
+    except OSError as problem:
+        sys.exit(f"not started: {command[0]}: {problem.strerror}")
 
 
 if __name__ == "__main__":
