@@ -41,6 +41,51 @@ LATENCY_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 # --- dispatcher ------------------------------------------------------------------------------------------------------
 
 # --- receiver --------------------------------------------------------------------------------------------------------
+# Labels: `code` is one of RECEIVER_CODES; `namespace` and `channel` are registered channels, never what a request said.
+
+RECEIVER_CODES = (200, 202, 400, 404, 405, 408, 413, 414, 417, 431, 500, 501, 503, 505)
+"""Every status the receiver answers with; each has a series from the start."""
+RECEIVER_REQUESTS = Metric(
+    name="sluice_receiver_requests_total",
+    kind=Kind.COUNTER,
+    help="Requests answered, by status code",
+    labels=("code",),
+)
+RECEIVER_REQUEST_DURATION = Metric(
+    name="sluice_receiver_request_duration_seconds",
+    kind=Kind.HISTOGRAM,
+    help="From a complete request head to its answer, the wait for Kafka included",
+    labels=("code",),
+    unit="seconds",
+    buckets=LATENCY_BUCKETS_SECONDS,
+)
+RECEIVER_EVENTS = Metric(
+    name="sluice_receiver_events_total",
+    kind=Kind.COUNTER,
+    help="Events made durable; a batch counts each of its events",
+    labels=("namespace", "channel"),
+)
+RECEIVER_EVENTS_IN_FLIGHT = Metric(
+    name="sluice_receiver_events_in_flight",
+    kind=Kind.GAUGE,
+    help="Events given to the producer that Kafka has not confirmed",
+    unit="events",
+)
+RECEIVER_CONNECTIONS = Metric(
+    name="sluice_receiver_connections", kind=Kind.GAUGE, help="Open connections of senders", unit="connections"
+)
+RECEIVER_BUFFERED_BYTES = Metric(
+    name="sluice_receiver_buffered_bytes",
+    kind=Kind.GAUGE,
+    help="Bodies of requests that are still arriving",
+    unit="bytes",
+)
+RECEIVER_CHANNELS = Metric(
+    name="sluice_receiver_channels", kind=Kind.GAUGE, help="Channels that take events", unit="channels"
+)
+RECEIVER_READY = Metric(
+    name="sluice_receiver_ready", kind=Kind.GAUGE, help="1: as /readyz says; 0: Kafka or the registry is missing"
+)
 
 # --- canary ----------------------------------------------------------------------------------------------------------
 # strimzi-canary's names, labels and units (milliseconds) are kept, so that its dashboards and alerts go on working.

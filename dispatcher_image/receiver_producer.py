@@ -1,0 +1,182 @@
+"""Kafka behind the receiver: an idempotent producer that is served from the event loop.
+
+Confirmations are fetched by the loop itself, every millisecond while any is owed. A thread that waits for them would
+compete for the interpreter with the thread that parses requests, which costs more than it saves (benchmarks/README.md).
+
+Credentials may change at any time: a new producer takes over, the old one finishes what it was given. The same
+happens after a fatal error of the idempotent protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from dispatcher_image.receiver_intake import NotTaken, Settled
+from eventing.cloudevents import Record
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL_S: Final = 0.001
+"""Between two looks for confirmations while any is owed; half of it is the latency that this costs."""
+QUEUE_KBYTES: Final = 65_536
+"""Records that wait for Kafka, all channels together; beyond, the answer is 503 at once."""
+QUEUE_RECORDS: Final = 100_000
+RECORD_OVERHEAD_BYTES: Final = 131_072
+"""Headers of an event (at most `Limits.max_head_bytes`, twice for safety) beside its data."""
+REACH_TIMEOUT_S: Final = 3.0
+PROBE_TOPIC: Final = "__consumer_offsets"
+"""Asked for to see whether Kafka answers: a request for all topics would be large, and this one is never made by it."""
+
+_FULL = NotTaken("the queue of records that wait for Kafka is full")
+_TOO_LARGE_CODES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+
+
+def producer_properties(
+    bootstrap_servers: str, security: Mapping[str, str], *, delivery_timeout_s: float, max_event_bytes: int
+) -> dict[str, Any]:
+    """librdkafka properties of the receiver's producer. Holds secrets when `security` does."""
+    return {
+        "bootstrap.servers": bootstrap_servers,
+        "client.id": "sluice-receiver",
+        "acks": "all",
+        "enable.idempotence": True,
+        "allow.auto.create.topics": False,
+        # Java's clients hash keys so: whoever writes to the topic beside us must hit the same partition.
+        "partitioner": "murmur2_random",
+        "message.timeout.ms": int(delivery_timeout_s * 1000),
+        "request.timeout.ms": int(min(delivery_timeout_s, 30.0) * 1000),
+        "topic.metadata.propagation.max.ms": int(delivery_timeout_s * 1000),
+        "message.max.bytes": min(max_event_bytes + RECORD_OVERHEAD_BYTES, 1_000_000_000),
+        "queue.buffering.max.kbytes": max(QUEUE_KBYTES, 2 * max_event_bytes // 1024),
+        "queue.buffering.max.messages": QUEUE_RECORDS,
+        "linger.ms": 1,
+        "compression.type": "lz4",
+        "socket.keepalive.enable": True,
+        "reconnect.backoff.max.ms": 1000,
+        **security,
+    }
+
+
+class KafkaLog:
+    """The receiver's `EventLog`. All methods belong to the event loop's thread."""
+
+    def __init__(self, properties: Mapping[str, Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._properties = dict(properties)
+        self._producer = self._make()
+        self._retired: list[Producer] = []
+        self._owed = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._failed_fatally = False
+
+    def append(self, topic: str, record: Record, settled: Settled) -> None:
+        key, value, headers = record
+        try:
+            self._producer.produce(topic, value, key, on_delivery=_Confirmation(self, settled), headers=headers)
+        except BufferError:
+            settled(_FULL)
+            return
+        except KafkaException as exc:
+            error = exc.args[0]
+            self._note(error)
+            settled(_not_taken(error))
+            return
+        self._owed += 1
+        if self._timer is None:
+            self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
+
+    @property
+    def owed(self) -> int:
+        """Records that are neither durable nor given up."""
+        return self._owed
+
+    def replace(self, properties: Mapping[str, Any]) -> None:
+        """Go on with other properties; what was given to the old producer is finished by it."""
+        self._properties = dict(properties)
+        self._replace_producer()
+
+    def reach(self) -> str | None:
+        """Ask Kafka for a sign of life; None: it answered, else why not. Blocks: for a worker thread."""
+        try:
+            self._producer.list_topics(PROBE_TOPIC, timeout=REACH_TIMEOUT_S)
+        except KafkaException as exc:
+            return str(exc.args[0].str())
+        return None
+
+    def close(self, timeout_s: float) -> int:
+        """Wait for what is owed; gives how many records were not confirmed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for producer in (self._producer, *self._retired):
+            producer.flush(timeout_s)
+        return self._owed
+
+    def confirmed(self) -> None:
+        """One record less is owed."""
+        self._owed -= 1
+
+    def note(self, error: KafkaError) -> None:
+        """Look at an error for what concerns the producer as a whole."""
+        self._note(error)
+
+    def _make(self) -> Producer:
+        return Producer({**self._properties, "error_cb": self._on_error}, logger=log)
+
+    def _replace_producer(self) -> None:
+        self._retired.append(self._producer)
+        self._producer = self._make()
+
+    def _poll(self) -> None:
+        self._timer = None
+        self._producer.poll(0)
+        if self._retired:
+            for producer in self._retired:
+                producer.poll(0)
+            self._retired = [producer for producer in self._retired if len(producer)]
+        if self._failed_fatally:
+            self._failed_fatally = False
+            log.warning("receiver.producer_replaced reason='a fatal error of the idempotent producer'")
+            self._replace_producer()
+        if self._owed and self._timer is None:
+            self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
+
+    def poll_when_idle(self) -> None:
+        """Serve logs and errors of a producer that owes nothing."""
+        if not self._owed:
+            self._poll()
+
+    def _note(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 - that is its public name
+            self._failed_fatally = True
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._note(error)
+        log.warning("receiver.kafka code=%s reason=%r", error.name(), error.str())
+
+
+class _Confirmation:
+    """Called by the producer with what became of one record."""
+
+    __slots__ = ("_log", "_settled")
+
+    def __init__(self, kafka_log: KafkaLog, settled: Settled) -> None:
+        self._log = kafka_log
+        self._settled = settled
+
+    def __call__(self, error: KafkaError | None, _message: object) -> None:
+        self._log.confirmed()
+        if error is None:
+            self._settled(None)
+        else:
+            self._log.note(error)
+            self._settled(_not_taken(error))
+
+
+def _not_taken(error: KafkaError) -> NotTaken:
+    return NotTaken(error.str(), is_too_large=error.code() in _TOO_LARGE_CODES)
