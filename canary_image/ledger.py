@@ -1,4 +1,4 @@
-"""What became of every record that the canary sent: sent + received + now → lost, late, duplicated, out of order, foreign.
+"""What became of every record: sent, received, now → lost, late, duplicated, out of order, foreign.
 
 Rules of this file:
 

@@ -407,7 +407,7 @@ class CanaryConfig:
             sasl_mechanism=_sasl_mechanism(env),
             sasl_user=env.optional("SASL_USER"),
             sasl_password=None if password is None else Secret(password),
-            sasl_token_endpoint_url=env.optional("SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL"),
+            sasl_token_endpoint_url=_token_url(env),
             sasl_token_scope=env.optional("SASL_OAUTHBEARER_SCOPE"),
             connection_check_interval_ms=env.integer("CONNECTION_CHECK_INTERVAL_MS", 120_000, low=100, high=_DAY_MS),
             connection_check_latency_buckets_ms=_buckets(
@@ -562,6 +562,14 @@ def _sasl_mechanism(env: EnvReader) -> SaslMechanism | None:
         if env.optional(key) is None:
             env.problem(key, f"is required with SASL_MECHANISM {mechanism.value}")
     return mechanism
+
+
+def _token_url(env: EnvReader) -> str | None:
+    key = "SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL"
+    url = env.optional(key)
+    if url is not None and not url.startswith(("https://", "http://")):
+        env.problem(key, f"must be an http or https URL, not {url!r}")
+    return url
 
 
 def _tracing(env: EnvReader) -> TracingExporter | None:

@@ -1,0 +1,281 @@
+"""The probe at work: three threads that produce, consume and watch the cluster, and none waits for another.
+
+* *produce* sends one record to every probed partition each interval, whatever became of those before: the client
+  queues them by partition, so a partition without a leader costs the others nothing.
+* *consume* reads, and commits once an interval to measure the group's coordinator.
+* *watch* looks at the cluster each second (or at once when a record failed), moves the consumer to new partitions
+  before the first record is sent to them, and tells the other clients when a leader moved.
+
+A session ends when the program ends or when the credentials change; the next one goes on where it stopped reading.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from canary_image import journal
+from canary_image.coverage import NO_LEADER, ClusterView
+from canary_image.kafka_clients import OnCommitted, OnEnd, OnSent, ReadError, Received
+from canary_image.probe import Changes, Probe
+from canary_image.telemetry import Telemetry
+from eventing import metrics
+from eventing.errors import Refused, SluiceError, Unavailable
+from eventing.program_config import CanaryConfig
+
+WATCH_INTERVAL_S = 1.0
+"""How often the cluster is looked at, at most the probe's own interval."""
+SHORTEST_WATCH_S = 0.1
+"""Least time between two looks, however many records fail."""
+WAKE_S = 0.5
+"""How long a thread waits in a client before it looks if it should stop."""
+END_SEARCH_LIMIT_S = 30.0
+"""A partition whose end was not found by then counts as a join time-out, which this was with strimzi-canary."""
+COMMIT_LIMIT_S = 10.0
+"""A commit without an answer counts as failed once in each such time."""
+COORDINATOR_INTERVAL_S = 60.0
+"""How often the group's coordinator is asked for while nothing fails."""
+RETRY_S = 1.0
+"""Pause of a loop after an error that it did not expect."""
+CLOSE_LIMIT_S = 5.0
+UNKNOWN_COORDINATOR = "unknown"
+
+
+class Kafka(Protocol):
+    """What a session needs of its clients; `kafka_clients.KafkaClients` is the real one."""
+
+    def describe(self) -> ClusterView: ...
+    def find_end(self, partition: int, on_end: OnEnd) -> None: ...
+    def coordinator(self) -> int | None: ...
+    def refresh_producer(self) -> None: ...
+    def refresh_consumer(self) -> None: ...
+    def send(self, partition: int, value: bytes, on_sent: OnSent) -> None: ...
+    def poll_producer(self, timeout: float) -> None: ...
+    def assign(self, partition: int, offset: int) -> None: ...
+    def unassign(self, partition: int) -> None: ...
+    def read(self, timeout: float) -> Received | ReadError | None: ...
+    def commit(self, offsets: Mapping[int, int], on_committed: OnCommitted) -> None: ...
+    def close(self, timeout: float) -> None: ...
+
+
+class Session:
+    """One set of clients and the threads that use them."""
+
+    def __init__(self, kafka: Kafka, probe: Probe, telemetry: Telemetry, config: CanaryConfig) -> None:
+        self._kafka = kafka
+        self._probe = probe
+        self._telemetry = telemetry
+        self._config = config
+        self._interval = config.reconcile_interval_ms / 1000
+        self._stop = threading.Event()
+        self._look_now = threading.Event()
+        self._primed = threading.Event()  # the end of every partition was looked for, found or not
+        self._ends: queue.SimpleQueue[tuple[int, int | None, str]] = queue.SimpleQueue()
+        self._searched_since: dict[int, float] = {}
+        self._search_timed_out: set[int] = set()
+        self._asked: set[int] = set()
+        self._coordinator = UNKNOWN_COORDINATOR
+        self._threads = [
+            threading.Thread(target=self._guard, args=(loop,), name=loop.__name__.strip("_"), daemon=True)
+            for loop in (self._watch, self._consume, self._produce)
+        ]
+
+    def start(self) -> None:
+        """Take up reading where a former session stopped, then let the threads run."""
+        for partition, offset in self._probe.positions().items():
+            self._kafka.assign(partition, offset)
+        for thread in self._threads:
+            thread.start()
+
+    def is_alive(self) -> bool:
+        return all(thread.is_alive() for thread in self._threads)
+
+    def stop(self) -> None:
+        """End the threads, then the clients; bounded by the time-outs of the calls under way."""
+        self._stop.set()
+        self._look_now.set()
+        for thread in self._threads:
+            thread.join(timeout=2 * CLOSE_LIMIT_S)
+        self._kafka.close(CLOSE_LIMIT_S)
+
+    def _guard(self, loop: Callable[[], None]) -> None:
+        """Run a loop for ever: what it did not expect is told with its trace, and the loop goes on."""
+        while not self._stop.is_set():
+            try:
+                loop()
+            except Exception as exc:  # noqa: BLE001  (a top loop: a canary that dies is blind)
+                journal.note(logging.ERROR, "loop.failed", failure=exc, loop=loop.__name__)
+                self._stop.wait(RETRY_S)
+
+    # --- produce -----------------------------------------------------------------------------------------------------
+
+    def _produce(self) -> None:
+        # Records before the consumer knows where it stands could not be told from lost ones.
+        while not self._primed.wait(WAKE_S):
+            if self._stop.is_set():
+                return
+        due = time.monotonic()
+        while not self._stop.is_set():
+            for outgoing in self._probe.round(time.monotonic(), time.time()):
+                self._kafka.send(outgoing.partition, outgoing.value, self._on_sent(outgoing.message_id))
+            due += self._interval
+            now = time.monotonic()
+            if due < now - self._interval:
+                due = now  # the machine slept: go on from here, do not send in a burst what was missed
+            while not self._stop.is_set() and (left := due - time.monotonic()) > 0:
+                self._kafka.poll_producer(min(left, WAKE_S))
+
+    def _on_sent(self, message_id: int) -> OnSent:
+        def on_sent(reason: str | None) -> None:
+            now = time.monotonic()
+            if reason is None:
+                self._probe.acknowledged(message_id, now, time.time())
+            else:
+                self._probe.failed(message_id, reason, now)
+                self._look_now.set()
+
+        return on_sent
+
+    # --- consume -----------------------------------------------------------------------------------------------------
+
+    def _consume(self) -> None:
+        commits = _Commits(self._telemetry, self._config.client_id)
+        committed: dict[int, int] = {}
+        due = time.monotonic() + self._interval
+        while not self._stop.is_set():
+            match self._kafka.read(min(WAKE_S, max(0.0, due - time.monotonic()))):
+                case Received(partition, offset, value):
+                    self._probe.received(partition, offset, value, time.monotonic(), time.time())
+                case ReadError(reason):
+                    self._telemetry.count(metrics.CANARY_CONSUMER_ERROR, self._config.client_id)
+                    journal.note(logging.DEBUG, "consumer.error", reason=reason)
+                    self._look_now.set()
+            now = time.monotonic()
+            if now < due:
+                continue
+            due = max(due + self._interval, now)
+            positions = self._probe.positions()
+            if commits.may_begin(now) and positions != committed and positions:
+                committed = positions
+                self._kafka.commit(positions, commits.begin(self._coordinator, now))
+
+    # --- watch -------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        ask_coordinator_at = 0.0
+        while not self._stop.is_set():
+            self._look()
+            now = time.monotonic()
+            if now >= ask_coordinator_at and self._primed.is_set():
+                found = self._kafka.coordinator()
+                self._coordinator = UNKNOWN_COORDINATOR if found is None else str(found)
+                ask_coordinator_at = now + (COORDINATOR_INTERVAL_S if found is not None else 5 * RETRY_S)
+            self._stop.wait(SHORTEST_WATCH_S)
+            self._look_now.wait(max(0.0, min(WATCH_INTERVAL_S, self._interval) - SHORTEST_WATCH_S))
+            self._look_now.clear()
+
+    def _look(self) -> None:
+        """Observe once, and bring consumer and producer into line with it."""
+        client = self._config.client_id
+        try:
+            changes = self._probe.observe(self._kafka.describe())
+        except Unavailable as exc:
+            self._telemetry.count(metrics.CANARY_TOPIC_DESCRIBE_CLUSTER_ERROR)
+            journal.note(logging.DEBUG, "cluster.unknown", reason=exc.reason)
+            changes = Changes()
+        except Refused as exc:
+            self._telemetry.count(metrics.CANARY_TOPIC_DESCRIBE_ERROR, self._config.topic)
+            journal.note(logging.WARNING, "topic.unknown", reason=exc.reason)
+            changes = Changes()
+        for partition in changes.dropped:
+            self._kafka.unassign(partition)
+        if changes.moved:
+            journal.note(logging.INFO, "leaders.moved", partitions=sorted(changes.moved))
+            for refresh, errors in (
+                (self._kafka.refresh_producer, metrics.CANARY_PRODUCER_REFRESH_METADATA_ERROR),
+                (self._kafka.refresh_consumer, metrics.CANARY_CONSUMER_REFRESH_METADATA_ERROR),
+            ):
+                try:
+                    refresh()
+                except SluiceError as exc:
+                    self._telemetry.count(errors, client)
+                    journal.note(logging.DEBUG, "refresh.failed", reason=exc)
+        now = time.monotonic()
+        wanted = {target.partition for target in changes.unwatched}
+        for target in changes.unwatched:
+            self._searched_since.setdefault(target.partition, now)
+            if target.leader == NO_LEADER:
+                self._probe.unwatchable(target.partition)
+            elif target.partition not in self._asked:
+                self._asked.add(target.partition)
+                self._kafka.find_end(target.partition, self._found_end)
+        self._take_ends()
+        for partition in wanted & self._searched_since.keys() - self._search_timed_out:
+            if now - self._searched_since[partition] > END_SEARCH_LIMIT_S:
+                self._search_timed_out.add(partition)
+                self._telemetry.count(metrics.CANARY_CONSUMER_TIMEOUT_JOIN_GROUP, client)
+        if self._probe.is_primed():
+            self._primed.set()
+
+    def _found_end(self, partition: int, offset: int | None, reason: str) -> None:
+        """Called from the client's thread: hand over to the watching one."""
+        self._ends.put((partition, offset, reason))
+        self._look_now.set()
+
+    def _take_ends(self) -> None:
+        """Start reading the partitions whose end is known by now."""
+        while True:
+            try:
+                partition, offset, reason = self._ends.get_nowait()
+            except queue.Empty:
+                return
+            self._asked.discard(partition)
+            if offset is None:
+                journal.note(logging.DEBUG, "partition.end_unknown", partition=partition, reason=reason)
+                self._probe.unwatchable(partition)
+                continue
+            self._kafka.assign(partition, offset)
+            self._probe.watched(partition, offset)
+            self._searched_since.pop(partition, None)
+            self._search_timed_out.discard(partition)
+            journal.note(logging.INFO, "partition.watched", partition=partition, offset=offset)
+
+
+class _Commits:
+    """Counts and times offset commits, one at a time; used by the consuming thread alone."""
+
+    def __init__(self, telemetry: Telemetry, client: str) -> None:
+        self._telemetry = telemetry
+        self._client = client
+        self._pending: tuple[str, float] | None = None
+
+    def may_begin(self, now: float) -> bool:
+        """False while one is under way; one without an answer counts as failed in each COMMIT_LIMIT_S."""
+        if self._pending is None:
+            return True
+        coordinator, since = self._pending
+        if now - since > COMMIT_LIMIT_S:
+            self._telemetry.count(metrics.CANARY_OFFSET_COMMITS, self._client, coordinator)
+            self._telemetry.count(metrics.CANARY_OFFSET_COMMITS_FAILED, self._client, coordinator)
+            self._pending = (coordinator, now)
+        return False
+
+    def begin(self, coordinator: str, now: float) -> OnCommitted:
+        self._pending = (coordinator, now)
+        self._telemetry.expose(metrics.CANARY_OFFSET_COMMITS_FAILED, self._client, coordinator)
+
+        def on_committed(reason: str | None) -> None:
+            self._pending = None
+            self._telemetry.count(metrics.CANARY_OFFSET_COMMITS, self._client, coordinator)
+            if reason is None:
+                took = time.monotonic() - now
+                self._telemetry.observe(metrics.CANARY_OFFSET_COMMIT_LATENCY, took, self._client, coordinator)
+            else:
+                self._telemetry.count(metrics.CANARY_OFFSET_COMMITS_FAILED, self._client, coordinator)
+                journal.note(logging.DEBUG, "commit.failed", coordinator=coordinator, reason=reason)
+
+        return on_committed
