@@ -115,8 +115,8 @@ class Controller:
             # After circus, which has installed its own handlers.
             loop.add_signal_handler(number, self.stop)
         for key in self._files.keys("status"):
-            if self._files.read("deployments", key) is None:
-                self._files.remove("status", key)
+            # Nothing runs yet, whatever the last controller has written.
+            self._files.remove("status", key)
         while not self._stopping.is_set():
             self._tick()
             with contextlib.suppress(TimeoutError):
@@ -213,7 +213,7 @@ class Controller:
         env = {**self._environ, **template.environment(replica.id, replica.ports)}
         spec = ProcessSpec(
             name=replica.process_name,
-            command=template.argv(),
+            command=template.argv(env),
             env=env,
             working_dir=Path(template.working_dir or self._working_dir),
             log=replica.log,

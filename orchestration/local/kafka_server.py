@@ -77,6 +77,14 @@ class Node:
     rack: str | None
 
 
+def remembered_brokers(data_dir: Path) -> int | None:
+    """How many brokers' data the folder holds; None when it holds none, or cannot tell."""
+    try:
+        return len(json.loads((data_dir / "cluster.json").read_text())["nodes"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+
+
 def say_to_stderr(message: str) -> None:
     """Progress for a person who waits."""
     sys.stderr.write(f"kafka: {message}\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -33,9 +34,10 @@ class ContainerPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """`httpGet` of a readiness or liveness probe. Defaults are those of Kubernetes."""
+    """A readiness or liveness probe. Defaults are those of Kubernetes."""
 
-    path: str
+    path: str | None
+    """Of `httpGet`; None for `tcpSocket`."""
     port: str
     """The port's name."""
     initial_delay_s: float = 0.0
@@ -69,9 +71,12 @@ class PodTemplate:
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
-    def argv(self) -> list[str]:
-        """The command as this machine runs it: `python` is ours, other programs come from our environment first."""
-        program, *arguments = self.command
+    def argv(self, env: Mapping[str, str]) -> list[str]:
+        """The command as this machine runs it: `python` is ours, other programs come from our environment first.
+
+        `$(NAME)` stands for a variable of `env`, as in Kubernetes; one that is not there is left as it is.
+        """
+        program, *arguments = (_VARIABLE.sub(lambda m: env.get(m[1], m[0]), part) for part in self.command)
         if program in {"python", "python3"}:
             return [sys.executable, *arguments]
         ours = Path(sys.executable).with_name(program)
@@ -86,6 +91,7 @@ class PodTemplate:
         return own
 
 
+_VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _POD_NAME = "\0pod\0"  # stands for metadata.name until the replica has one; no real value holds a NUL
 
 
@@ -168,13 +174,14 @@ def _probe(container: Mapping[str, Any], kind: str, at: str, problems: list[Fiel
     if not declared:
         return None
     get = declared.get("httpGet")
-    by_number = {port.get("containerPort"): str(port.get("name")) for port in container.get("ports") or []}
-    port = by_number.get((get or {}).get("port"), (get or {}).get("port"))
-    if not isinstance(port, str):
-        problems.append(FieldProblem(f"{at}[0].{kind}", "must be httpGet on one of the container's ports"))
+    asked = (get or declared.get("tcpSocket") or {}).get("port")
+    names = {port.get("containerPort"): str(port.get("name")) for port in container.get("ports") or []}
+    port = names.get(asked, str(asked))
+    if port not in names.values():
+        problems.append(FieldProblem(f"{at}[0].{kind}", "must be httpGet or tcpSocket on one of the container's ports"))
         return None
     return Probe(
-        path=str(get.get("path", "/")),
+        path=None if get is None else str(get.get("path", "/")),
         port=port,
         initial_delay_s=float(declared.get("initialDelaySeconds", 0)),
         period_s=float(declared.get("periodSeconds", 10)),

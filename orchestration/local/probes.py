@@ -1,4 +1,4 @@
-"""HTTP probes of replicas: the judgement is pure, the request is a few lines of asyncio."""
+"""Probes of replicas: the judgement is pure, the request is a few lines of asyncio."""
 
 from __future__ import annotations
 
@@ -30,12 +30,17 @@ def judge(verdict: Verdict, probe: Probe, *, success: bool) -> Verdict:
     return Verdict(healthy=success) if against >= needed else replace(verdict, in_a_row=against)
 
 
-async def ask(port: int, path: str, timeout_s: float) -> bool:
-    """Whether `GET path` is answered in time with a status from 200 to 399, as a kubelet judges it."""
+async def ask(port: int, path: str | None, timeout_s: float) -> bool:
+    """Whether `GET path` is answered in time with a status from 200 to 399, as a kubelet judges it.
+
+    Without a path: whether the port accepts a connection.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(LOOPBACK, port)
             try:
+                if path is None:
+                    return True
                 request = f"GET {path} HTTP/1.1\r\nHost: {LOOPBACK}:{port}\r\nConnection: close\r\n\r\n"
                 writer.write(request.encode())
                 status = await reader.readline()

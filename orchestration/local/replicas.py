@@ -123,7 +123,7 @@ def decide(desired: Mapping[str, Desired], replicas: Mapping[str, Sequence[Repli
 def _decide_one(key: str, desired: Desired | None, replicas: Sequence[Replica], now: float) -> list[Action]:
     kept = [r for r in replicas if r.phase is not Phase.STOPPING]
     if desired is None or desired.replicas <= 0:
-        why = "the Deployment is deleted" if desired is None else "scaled to 0"
+        why = "not wanted any more" if desired is None else "scaled to 0"
         return [Stop(r.id, why) for r in sorted(kept, key=_stop_order)]
 
     wanted = 1 if desired.exclusive else desired.replicas

@@ -1,0 +1,396 @@
+"""The running platform: starts Kafka, the controller and through it everything else, watches over them, stops them.
+
+    python -m orchestration.local.platform_process [brokers]      (what `sluice up --detach` leaves running)
+
+This process starts brokers and the controller itself and starts them again when they end; all other processes are the
+controller's. Order of stopping: the controller with its workloads first, Kafka last.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from types import FrameType
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from eventing.errors import EXIT_CONFIG, ConfigError, SluiceError, Unavailable
+from orchestration.adapters.local_workloads import LocalWorkloads
+from orchestration.adapters.registry_folder import FolderRegistry
+from orchestration.local import replicas
+from orchestration.local.java import find_java
+from orchestration.local.kafka_server import KafkaServer
+from orchestration.local.platform_state import (
+    INSTANCE,
+    PlatformState,
+    end_leftovers,
+    own_created,
+    platform_lock,
+    read_state,
+)
+from orchestration.local.ports import free_port, is_free
+from orchestration.local.settings import CHECKOUT, LocalSettings
+from orchestration.local.standing import (
+    CODE_LOCATIONS,
+    DAGSTER_YAML,
+    dagster_workspace,
+    prometheus_yaml,
+    standing_deployments,
+)
+from orchestration.local.tether import tethered
+from orchestration.local.workload_files import JsonObject, WorkloadFiles, write_atomically
+
+LEAST_FREE_BYTES = 1024**3  # Kafka alone preallocates tens of MB for each busy partition
+EXTERNAL_KAFKA_WAIT_S = 10.0
+PARTS_WAIT_S = 180.0  # imports of Dagster and its code locations take 10 to 20 s on two busy cores
+CHANNELS_WAIT_S = 60.0  # after the parts: then the table is printed with what is not ready yet
+CONTROLLER_STOP_S = 75.0  # longer than the longest stages of graces: receiver, dispatchers, the rest
+WATCH_S = 0.5
+STABLE_S = 60.0  # a broker or controller that ran for this long may be started again at once
+EXAMPLE = CHECKOUT / "examples" / "channels" / "orders.yaml"
+EXAMPLE_SUBSCRIBER = "http://127.0.0.1:8090"
+
+Say = Callable[[str], None]
+
+
+class StopRequested(BaseException):
+    """SIGTERM or Ctrl-C: unwinds whatever is being waited for."""
+
+
+def check_machine(settings: LocalSettings) -> None:
+    """What must be so before anything is started.
+
+    Raises:
+        ConfigError: naming every port that is taken, what for and how to move it; Java; disk.
+    """
+    problems = []
+    if settings.kafka_bootstrap is None:
+        find_java()
+    for port, (purpose, variable) in settings.required_ports().items():
+        if not is_free(port):
+            problems.append(f"port {port} for {purpose} is taken: free it, or choose another with {variable}=…")
+    settings.home.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(settings.home).free
+    if free < LEAST_FREE_BYTES:
+        problems.append(f"{settings.home} has {free // 1024**2} MB free, 1024 are needed: make room or set SLUICE_HOME")
+    if problems:
+        raise ConfigError(problems, subject="machine")
+
+
+class Platform:
+    """One start, from the checks to the last process's end; `ready` is called with what is not ready yet (words)."""
+
+    def __init__(self, settings: LocalSettings, say: Say, ready: Callable[[list[str]], None]) -> None:
+        self._settings = settings
+        self._say = say
+        self._ready = ready
+        self._files = WorkloadFiles(settings.home)
+        self._kafka: KafkaServer | None = None
+        self._controller: subprocess.Popen[bytes] | None = None
+        self._state = PlatformState(
+            instance=uuid.uuid4().hex,
+            pid=os.getpid(),
+            created=own_created(),
+            phase="starting",
+            environ=settings.environ(),
+        )
+        self._environ = {**os.environ, **settings.environ(), INSTANCE: self._state.instance}
+        self._starts: dict[str, tuple[int, float]] = {}
+        self._broker_restarts: dict[int, int] = {}
+
+    def run(self) -> int:
+        """Until SIGTERM or Ctrl-C; then all of it is stopped. Returns the exit code."""
+        settings = self._settings
+        with platform_lock(settings.home) as alone:
+            if not alone:
+                self._say("the platform runs already: `sluice status` shows it, `sluice down` stops it")
+                return 1
+            before = read_state(settings.home)
+            if before is not None and end_leftovers(before.instance):
+                self._say("ended what a platform that crashed had left running")
+            check_machine(settings)
+            settings.logs.mkdir(parents=True, exist_ok=True)
+            handlers = {number: signal.signal(number, _request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+            try:
+                self._start()
+                while True:
+                    self._watch()
+                    time.sleep(WATCH_S)
+            except StopRequested:
+                return 0
+            finally:
+                for number in handlers:
+                    signal.signal(number, signal.SIG_IGN)
+                self._stop()
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+
+    # -- starting ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        settings = self._settings
+        self._state.write(settings.home)
+        self._seed_registry()
+        code_ports = {location: free_port() for location in CODE_LOCATIONS}
+        self._write_configuration(code_ports)
+        # Declared before the controller starts, so that its first look starts all of it; Dagster takes longest.
+        workloads = LocalWorkloads(settings.home)
+        self._forget_last_run()
+        manifests = standing_deployments(settings, code_ports)
+        for manifest in manifests:
+            workloads.apply_deployment(manifest)
+        if settings.kafka_bootstrap is None:
+            self._say(f"starting Apache Kafka, {settings.brokers} broker(s)")
+            self._kafka = KafkaServer(
+                settings.home / "kafka", settings.brokers, settings.kafka_ports, progress=self._say
+            )
+            self._kafka.start()
+        else:
+            self._say(f"using Kafka at {settings.bootstrap}")
+            _check_kafka(settings.bootstrap)
+        self._say("starting the controller, and through it receiver, dispatchers, subscriber, recorder and Dagster")
+        self._start_controller()
+        self._reconcile()
+        names = [(m["metadata"]["namespace"], m["metadata"]["name"]) for m in manifests]
+        self._wait_for_parts(names)
+        late = self._wait_for_channels()
+        self._state.phase = "ready"
+        self._state.write(settings.home)
+        self._ready(late)
+
+    def _seed_registry(self) -> None:
+        """The example channel, at the first start of this home only: what a user deletes stays deleted."""
+        marker = self._settings.home / "registry-seeded"
+        if marker.exists():
+            return
+        registry = self._settings.registry
+        registry.mkdir(parents=True, exist_ok=True)
+        if not any(registry.glob("*.y*ml")):
+            # Only the address differs: the file stays the one that the documentation shows.
+            text = EXAMPLE.read_text().replace(EXAMPLE_SUBSCRIBER, self._settings.urls["subscriber"])
+            write_atomically(registry / EXAMPLE.name, text.encode())
+            self._say(f"put the example channel into {registry}")
+        marker.touch()
+
+    def _write_configuration(self, code_ports: dict[str, int]) -> None:
+        settings = self._settings
+        write_atomically(settings.dagster_home / "dagster.yaml", DAGSTER_YAML.encode())
+        write_atomically(settings.dagster_home / "workspace.yaml", dagster_workspace(code_ports).encode())
+        scrape_s = float(self._environ.get("SLUICE_SCRAPE_INTERVAL_SECONDS", "5"))
+        write_atomically(settings.home / "prometheus" / "prometheus.yml", prometheus_yaml(settings, scrape_s).encode())
+
+    def _forget_last_run(self) -> None:
+        """Nothing runs yet: old statuses are wrong, and a deletion that was interrupted has come to its end."""
+        for key in self._files.keys("status"):
+            self._files.remove("status", key)
+        for key, stored in self._files.read_all("deployments").items():
+            if "deletionTimestamp" in stored["object"]["metadata"]:
+                self._files.remove("deployments", key)
+
+    def _start_controller(self) -> None:
+        with (self._settings.logs / "controller.log").open("ab") as log:
+            # In a session of its own: Ctrl-C is for this process, which stops things in order.
+            self._controller = subprocess.Popen(
+                tethered([sys.executable, "-m", "orchestration.local.controller"]),
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=CHECKOUT,
+            )
+
+    def _reconcile(self) -> None:
+        """One reconciliation beside Dagster's start, so that channels do not wait for it; Dagster repeats it anyway."""
+        with (self._settings.logs / "first-reconcile.log").open("wb") as log:
+            self._first_reconcile = subprocess.Popen(
+                tethered([sys.executable, "-m", "orchestration.cli", "reconcile"]),
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=CHECKOUT,
+            )
+
+    def _wait_for_parts(self, names: list[tuple[str, str]]) -> None:
+        """Raises Unavailable, with each part's own words, when one does not answer in time."""
+        began, told = time.monotonic(), 0.0
+        while late := [name for name in names if not _is_available(self._files.read("status", name))]:
+            waited = time.monotonic() - began
+            if waited > PARTS_WAIT_S:
+                reasons = "; ".join(f"{name[1]}: {_reason(self._files.read('status', name))}" for name in late)
+                raise Unavailable("platform", f"not ready after {waited:.0f} s: {reasons}")
+            if waited - told >= 5.0:
+                told = waited
+                self._say(f"waiting for {', '.join(name for _, name in late)} ({waited:.0f} s)")
+            self._watch()
+            time.sleep(0.2)
+
+    def _wait_for_channels(self) -> list[str]:
+        """What is not ready when the time is over, in words: somebody's broken channel must not hold up the rest."""
+        began, told = time.monotonic(), 0.0
+        while late := self._late():
+            waited = time.monotonic() - began
+            if waited > CHANNELS_WAIT_S:
+                return late
+            if waited - told >= 5.0:
+                told = waited
+                self._say(f"waiting for {', '.join(sorted(each.split(':')[0] for each in late))} ({waited:.0f} s)")
+            self._watch()
+            time.sleep(0.2)
+        return []
+
+    def _late(self) -> list[str]:
+        late = []
+        deployments = self._files.read_all("deployments")
+        if not any(_component(stored) == "canary" for stored in deployments.values()):
+            late.append("canary: not deployed yet")
+        for key in deployments:
+            status = self._files.read("status", key)
+            if not _is_available(status):
+                late.append(f"{key[1]}: {_reason(status)}")
+        try:
+            channels = FolderRegistry(self._settings.registry).list_channels().channels
+        except Unavailable as problem:
+            return [*late, f"registry: {problem.reason}"]
+        for channel in channels:
+            conditions: list[JsonObject] = (channel.get("status") or {}).get("conditions") or []
+            ready: JsonObject = next((c for c in conditions if c.get("type") == "Ready"), {})
+            if ready.get("status") != "True":
+                metadata = channel["metadata"]
+                why = ready.get("message") or ready.get("reason") or "not reconciled yet"
+                late.append(f"channel {metadata['namespace']}/{metadata['name']}: {why}")
+        return late
+
+    # -- watching ---------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Start again what has ended, with back-off, and keep the state file true."""
+        problems = []
+        now = time.monotonic()
+        if self._controller is not None and self._controller.poll() is not None:
+            problems.append(f"the controller ended with status {self._controller.returncode}")
+            if self._is_due("controller", now):
+                self._state.controller_restarts += 1
+                self._start_controller()
+        if self._kafka is not None:
+            running = self._kafka.pids
+            for broker in self._kafka.broker_ids:
+                if broker in running:
+                    continue
+                problems.append(f"Kafka broker {broker} has ended; its log: {self._kafka.logs(broker)}")
+                if self._is_due(f"broker {broker}", now):
+                    self._broker_restarts[broker] = self._broker_restarts.get(broker, 0) + 1
+                    try:
+                        self._kafka.start_broker(broker)
+                    except Unavailable as problem:
+                        problems.append(problem.reason)
+            self._state.brokers = [
+                {
+                    "id": broker,
+                    "pid": self._kafka.pids.get(broker),
+                    "restarts": self._broker_restarts.get(broker, 0),
+                    "logs": str(self._kafka.logs(broker) / "server.log"),
+                }
+                for broker in self._kafka.broker_ids
+            ]
+        if problems != self._state.problems:
+            for words in problems:
+                self._say(words)
+        self._state.problems = problems
+        before = read_state(self._settings.home)
+        if before != self._state:
+            self._state.write(self._settings.home)
+
+    def _is_due(self, part: str, now: float) -> bool:
+        """Whether a part that has ended may be started again; counts it as a start when it may."""
+        failures, started = self._starts.get(part, (0, -math.inf))
+        if now - started < replicas.backoff_s(failures, None):
+            return False
+        self._starts[part] = (1 if now - started > STABLE_S else failures + 1, now)
+        return True
+
+    # -- stopping ---------------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        self._state.phase = "stopping"
+        self._state.write(self._settings.home)
+        if self._controller is not None and self._controller.poll() is None:
+            self._say("stopping Dagster, receiver, dispatchers and the rest")
+            self._controller.send_signal(signal.SIGTERM)
+            try:
+                self._controller.wait(CONTROLLER_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._controller.kill()
+                self._controller.wait()
+        # Runs that Dagster had started have sessions of their own.
+        end_leftovers(self._state.instance, spare=self._kafka.pids.values() if self._kafka else ())
+        if self._kafka is not None:
+            self._say("stopping Kafka")
+            self._kafka.stop()
+        (self._settings.home / "platform.json").unlink(missing_ok=True)
+        self._say("stopped; the data stays in " + str(self._settings.home))
+
+
+def _request_stop(_number: int, _frame: FrameType | None) -> None:
+    raise StopRequested
+
+
+def _check_kafka(bootstrap: str) -> None:
+    try:
+        AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=EXTERNAL_KAFKA_WAIT_S)
+    except KafkaException as problem:
+        raise Unavailable(
+            "Kafka", f"nothing answers at {bootstrap} (KAFKA_BOOTSTRAP_SERVERS): {problem.args[0].str()}"
+        ) from problem
+
+
+def _component(stored: JsonObject) -> str | None:
+    labels = stored["object"]["metadata"].get("labels") or {}
+    return labels.get("app.kubernetes.io/component")
+
+
+def _is_available(status: JsonObject | None) -> bool:
+    return any(c["type"] == "Available" and c["status"] == "True" for c in _conditions(status))
+
+
+def _reason(status: JsonObject | None) -> str:
+    return next((c["message"] for c in _conditions(status) if c["type"] == "Available"), "not started yet")
+
+
+def _conditions(status: JsonObject | None) -> list[JsonObject]:
+    return [] if status is None else status["status"]["conditions"]
+
+
+def main() -> int:
+    """The detached platform: progress goes to stderr, which `sluice up --detach` has pointed at a log."""
+    brokers = int(sys.argv[1]) if len(sys.argv) > 1 else None
+    try:
+        settings = LocalSettings.from_env(os.environ, brokers=brokers)
+        return Platform(
+            settings, say_to_stderr, lambda late: say_to_stderr("ready" + "".join(f"; {x}" for x in late))
+        ).run()
+    except ConfigError as problem:
+        say_to_stderr(str(problem))
+        return EXIT_CONFIG
+    except SluiceError as problem:
+        say_to_stderr(str(problem))
+        return 1
+
+
+def say_to_stderr(message: str) -> None:
+    sys.stderr.write(f"sluice: {message}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
