@@ -39,6 +39,115 @@ LATENCY_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 """One set for all latencies of ours, so that objectives may name the same thresholds everywhere."""
 
 # --- dispatcher ------------------------------------------------------------------------------------------------------
+# Labels: a channel has few subscriptions and they are declared, so `subscription` (its uid) is bounded; nothing of an
+# event or of an answer but its status class becomes a label.
+
+_SUBSCRIPTION = ("namespace", "channel", "subscription")
+
+
+def _dispatcher_counter(name: str, text: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=Kind.COUNTER, help=text, labels=(*_SUBSCRIPTION, *labels))
+
+
+def _dispatcher_gauge(name: str, text: str, unit: str = "") -> Metric:
+    return Metric(name=name, kind=Kind.GAUGE, help=text, labels=_SUBSCRIPTION, unit=unit)
+
+
+def _dispatcher_latency(name: str, text: str) -> Metric:
+    return Metric(
+        name=name,
+        kind=Kind.HISTOGRAM,
+        help=text,
+        labels=_SUBSCRIPTION,
+        unit="seconds",
+        buckets=LATENCY_BUCKETS_SECONDS,
+    )
+
+
+CONSUMED_MSG_COUNT = Metric(
+    name="eventing_kafka_consumed_msg_count",
+    kind=Kind.GAUGE,
+    help="Consumed Message Count",
+    labels=("consumer", "partition", "topic"),
+    unit="records",
+)
+"""Name, kind and labels of the eventing-kafka dispatcher; a gauge by tradition although it only grows."""
+DISPATCHER_STAGES = ("subscriber", "reply", "dead_letter_sink")
+DISPATCHER_OUTCOMES = ("1xx", "2xx", "3xx", "4xx", "5xx", "no_answer")
+DISPATCHER_ATTEMPTS = _dispatcher_counter(
+    "sluice_dispatcher_attempts_total", "Requests that ended, by destination and status class", "stage", "outcome"
+)
+DISPATCHER_FATES = ("delivered", "dead_lettered", "dead_letter_topic", "discarded", "dropped")
+DISPATCHER_SETTLED = _dispatcher_counter(
+    "sluice_dispatcher_events_settled_total",
+    "Events that are done with: delivered, taken by the dead letter sink, kept in the dead-letter topic, discarded as"
+    " no CloudEvent (kept there too), dropped because the channel has no dead-letter topic",
+    "fate",
+)
+DISPATCHER_RETRIES = _dispatcher_counter(
+    "sluice_dispatcher_retries_total", "Attempts that failed and are repeated later"
+)
+DISPATCHER_QUEUE_SECONDS = _dispatcher_latency(
+    "sluice_dispatcher_queue_duration_seconds", "From reading an event to its last attempt: the wait for its turn"
+)
+DISPATCHER_ATTEMPT_SECONDS = _dispatcher_latency(
+    "sluice_dispatcher_attempt_duration_seconds", "One request to the subscriber, from sending to its answer"
+)
+DISPATCHER_END_TO_END_SECONDS = _dispatcher_latency(
+    "sluice_dispatcher_end_to_end_duration_seconds", "From the record's timestamp to the confirmed delivery"
+)
+DISPATCHER_IN_FLIGHT = _dispatcher_gauge("sluice_dispatcher_in_flight", "Requests without an answer yet", "requests")
+DISPATCHER_CONNECTIONS = _dispatcher_gauge(
+    "sluice_dispatcher_connections", "Open connections to subscriber, reply URI and dead letter sink", "connections"
+)
+DISPATCHER_BUFFERED = _dispatcher_gauge("sluice_dispatcher_buffered_records", "Records read and not settled", "records")
+DISPATCHER_BUFFERED_BYTES = _dispatcher_gauge(
+    "sluice_dispatcher_buffered_bytes", "Memory of the records read and not settled", "bytes"
+)
+DISPATCHER_PARKED = _dispatcher_gauge(
+    "sluice_dispatcher_parked_records", "Records that wait for their retry; their keys wait with them", "records"
+)
+DISPATCHER_ASSIGNED = _dispatcher_gauge(
+    "sluice_dispatcher_assigned_partitions", "Partitions of this member of the group", "partitions"
+)
+DISPATCHER_PAUSED = _dispatcher_gauge(
+    "sluice_dispatcher_paused_partitions",
+    "Partitions that are not read because enough of them is buffered",
+    "partitions",
+)
+DISPATCHER_BACKLOG = _dispatcher_gauge(
+    "sluice_dispatcher_backlog_records",
+    "Events that are owed: end of the partitions - highest read + unsettled; absent while the end is not known",
+    "records",
+)
+DISPATCHER_LAG = _dispatcher_gauge(
+    "sluice_dispatcher_committed_lag_records",
+    "End of the partitions - committed offset; counts what finished behind a failing key as well",
+    "records",
+)
+DISPATCHER_REBALANCES = _dispatcher_counter(
+    "sluice_dispatcher_rebalances_total", "Changes of the assignment, by kind", "kind"
+)
+DISPATCHER_REBALANCE_KINDS = ("assigned", "revoked", "lost")
+DISPATCHER_COMMITS = _dispatcher_counter(
+    "sluice_dispatcher_offset_commits_total", "Offset commits, by result", "result"
+)
+DISPATCHER_COMMIT_RESULTS = ("succeeded", "failed")
+DISPATCHER_COMMIT_AGE = _dispatcher_gauge(
+    "sluice_dispatcher_commit_age_seconds", "How long something to commit has not been committed; 0: all is", "seconds"
+)
+DISPATCHER_EXPIRED = _dispatcher_counter(
+    "sluice_dispatcher_expired_records_total", "Offsets that retention removed before they were read"
+)
+DISPATCHER_FORGOTTEN = _dispatcher_gauge(
+    "sluice_dispatcher_unmapped_records",
+    "Finished records that the commit metadata has no room for: a crash now would repeat them",
+    "records",
+)
+DISPATCHER_SUBSCRIPTION_READY = _dispatcher_gauge(
+    "sluice_dispatcher_subscription_ready", "1: offsets are set and the group is stable; 0: see /subscriptions"
+)
+
 
 # --- receiver --------------------------------------------------------------------------------------------------------
 # Labels: `code` is one of RECEIVER_CODES; `namespace` and `channel` are registered channels, never what a request said.
