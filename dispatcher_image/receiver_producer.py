@@ -77,7 +77,8 @@ class KafkaLog:
     def append(self, topic: str, record: Record, settled: Settled) -> None:
         key, value, headers = record
         try:
-            self._producer.produce(topic, value, key, on_delivery=_Confirmation(self, settled), headers=headers)
+            confirmation = _Confirmation(self, settled)
+            self._producer.produce(topic, value, key, on_delivery=confirmation, headers=headers)  # type: ignore[arg-type]  # lists are invariant
         except BufferError:
             settled(_FULL)
             return

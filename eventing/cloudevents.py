@@ -67,6 +67,9 @@ is_field_value = re.compile(rb"[\t -~\x80-\xff]*").fullmatch
 """What RFC 9110 §5.5 lets into a header field; anything else could end the header early."""
 holds_forbidden_character = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]").search
 """Characters that no attribute may hold (spec §"Type System", String)."""
+_TEXT_ATTRIBUTES: Final = frozenset(
+    {"id", "source", "specversion", "type", "subject", "time", "dataschema", "schemaurl", "partitionkey"}
+)
 _is_time = re.compile(
     rb"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[Tt]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?"
     rb"([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
@@ -307,6 +310,8 @@ def _attribute(name: str, value: object) -> bytes:
         if holds_forbidden_character(value):
             raise InvalidEventError(f"the attribute {name} holds a control character")
         return value.encode()
+    if name in _TEXT_ATTRIBUTES:
+        raise InvalidEventError(f"the attribute {name} must be a string")
     if isinstance(value, bool):
         return b"true" if value else b"false"
     if isinstance(value, int) and -(2**31) <= value < 2**31:

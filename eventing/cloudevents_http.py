@@ -116,7 +116,8 @@ def _read_headers(headers: HttpHeaders) -> dict[str, bytes]:
         elif known[:3] == "ce_":
             attributes[known] = value if _is_plain_incoming(value) else _decoded(known, value)
         elif known:
-            attributes[known] = value
+            if value:  # an empty content type declares nothing
+                attributes[known] = value
         else:
             raise InvalidEventError(
                 f"the header {name.decode('latin-1').lower()} names no attribute: only a-z and 0-9 may follow ce-,"
