@@ -30,6 +30,8 @@ from eventing.program_config import CanaryConfig
 
 LOOK_TIMEOUT_S = 5.0
 """How long one question about the cluster may take."""
+REFRESH_TIMEOUT_S = 1.0
+"""How long a refresh of metadata may take; the consumer reads nothing meanwhile."""
 
 OnSent = Callable[[str | None], None]
 """Called once for each record: None when it was acknowledged, else the reason."""
@@ -170,13 +172,9 @@ class KafkaClients:
         """Let the producer learn of moved leaders before its next record would."""
         self._refresh(self._producer)
 
-    def refresh_consumer(self) -> None:
-        """Let the consumer learn of moved leaders before its next fetch would."""
-        self._refresh(self._consumer)
-
     def _refresh(self, client: Any) -> None:
         try:
-            client.list_topics(self._topic, timeout=LOOK_TIMEOUT_S)
+            client.list_topics(self._topic, timeout=REFRESH_TIMEOUT_S)
         except KafkaException as exc:
             raise _translated(exc) from exc
 
@@ -197,21 +195,25 @@ class KafkaClients:
         """Serve answers, at most `timeout` seconds."""
         self._producer.poll(timeout)
 
-    # --- consuming, one thread ---------------------------------------------------------------------------------------
+    # --- consuming, one and the same thread for all ------------------------------------------------------------------
 
     def assign(self, partition: int, offset: int) -> None:
-        """Read the partition from `offset` on. Any thread."""
+        """Read the partition from `offset` on."""
         try:
             self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
         except KafkaException as exc:
             raise _translated(exc) from exc
 
     def unassign(self, partition: int) -> None:
-        """Read the partition no more. Any thread."""
+        """Read the partition no more."""
         try:
             self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
         except KafkaException as exc:
             raise _translated(exc) from exc
+
+    def refresh_consumer(self) -> None:
+        """Let the consumer learn of moved leaders before its next fetch would."""
+        self._refresh(self._consumer)
 
     def read(self, timeout: float) -> Received | ReadError | None:
         """The next record, None after `timeout` seconds without one. Serves commits too."""

@@ -84,11 +84,10 @@ class Probe:
                 self._expose_broker(broker)
             if self._checked.brokers:
                 self._brokers_known.set()
-            if view.partitions is None:
-                return Changes()
             before = self._targets
-            self._targets = coverage.targets(view.partitions, probe_orphans=self._config.probe_orphans)
-            self._expose_targets(before)
+            if view.partitions is not None:
+                self._targets = coverage.targets(view.partitions, probe_orphans=self._config.probe_orphans)
+                self._expose_targets(before)
             wanted = {target.partition for target in self._targets}
             self._admitted &= wanted
             dropped = tuple(sorted(set(self._positions) - wanted))

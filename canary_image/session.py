@@ -16,12 +16,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from canary_image import journal
 from canary_image.coverage import NO_LEADER, ClusterView
 from canary_image.kafka_clients import OnCommitted, OnEnd, OnSent, ReadError, Received
-from canary_image.probe import Changes, Probe
+from canary_image.probe import Probe
 from canary_image.telemetry import Telemetry
 from eventing import metrics
 from eventing.errors import Refused, SluiceError, Unavailable
@@ -39,6 +40,8 @@ COMMIT_LIMIT_S = 10.0
 """A commit without an answer counts as failed once in each such time."""
 COORDINATOR_INTERVAL_S = 60.0
 """How often the group's coordinator is asked for while nothing fails."""
+READ_S = 0.25
+"""How long the consuming thread reads before it looks for orders of the watching one."""
 RETRY_S = 1.0
 """Pause of a loop after an error that it did not expect."""
 CLOSE_LIMIT_S = 5.0
@@ -75,6 +78,7 @@ class Session:
         self._look_now = threading.Event()
         self._primed = threading.Event()  # the end of every partition was looked for, found or not
         self._ends: queue.SimpleQueue[tuple[int, int | None, str]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # for the consuming thread
         self._searched_since: dict[int, float] = {}
         self._search_timed_out: set[int] = set()
         self._asked: set[int] = set()
@@ -147,7 +151,8 @@ class Session:
         committed: dict[int, int] = {}
         due = time.monotonic() + self._interval
         while not self._stop.is_set():
-            match self._kafka.read(min(WAKE_S, max(0.0, due - time.monotonic()))):
+            self._obey()
+            match self._kafka.read(min(READ_S, max(0.0, due - time.monotonic()))):
                 case Received(partition, offset, value):
                     self._probe.received(partition, offset, value, time.monotonic(), time.time())
                 case ReadError(reason):
@@ -162,6 +167,38 @@ class Session:
             if commits.may_begin(now) and positions != committed and positions:
                 committed = positions
                 self._kafka.commit(positions, commits.begin(self._coordinator, now))
+
+    def _obey(self) -> None:
+        """Do what the watching thread wants of the consumer: the client library takes calls from one thread only."""
+        while True:
+            try:
+                order = self._orders.get_nowait()
+            except queue.Empty:
+                return
+            order()
+
+    def _start_reading(self, partition: int, offset: int) -> None:
+        try:
+            self._kafka.assign(partition, offset)
+        except SluiceError as exc:
+            self._found_end(partition, None, str(exc))
+            return
+        self._probe.watched(partition, offset)
+        journal.note(logging.INFO, "partition.watched", partition=partition, offset=offset)
+        self._look_now.set()
+
+    def _stop_reading(self, partition: int) -> None:
+        try:
+            self._kafka.unassign(partition)
+        except SluiceError as exc:
+            journal.note(logging.WARNING, "partition.still_read", partition=partition, reason=exc)
+
+    def _refresh(self, refresh: Callable[[], None], errors: metrics.Metric) -> None:
+        try:
+            refresh()
+        except SluiceError as exc:
+            self._telemetry.count(errors, self._config.client_id)
+            journal.note(logging.DEBUG, "refresh.failed", reason=exc)
 
     # --- watch -------------------------------------------------------------------------------------------------------
 
@@ -186,26 +223,25 @@ class Session:
         except Unavailable as exc:
             self._telemetry.count(metrics.CANARY_TOPIC_DESCRIBE_CLUSTER_ERROR)
             journal.note(logging.DEBUG, "cluster.unknown", reason=exc.reason)
-            changes = Changes()
+            return
         except Refused as exc:
             self._telemetry.count(metrics.CANARY_TOPIC_DESCRIBE_ERROR, self._config.topic)
             journal.note(logging.WARNING, "topic.unknown", reason=exc.reason)
-            changes = Changes()
+            return
         for partition in changes.dropped:
-            self._kafka.unassign(partition)
+            self._orders.put(partial(self._stop_reading, partition))
         if changes.moved:
             journal.note(logging.INFO, "leaders.moved", partitions=sorted(changes.moved))
-            for refresh, errors in (
-                (self._kafka.refresh_producer, metrics.CANARY_PRODUCER_REFRESH_METADATA_ERROR),
-                (self._kafka.refresh_consumer, metrics.CANARY_CONSUMER_REFRESH_METADATA_ERROR),
-            ):
-                try:
-                    refresh()
-                except SluiceError as exc:
-                    self._telemetry.count(errors, client)
-                    journal.note(logging.DEBUG, "refresh.failed", reason=exc)
+            self._orders.put(
+                partial(self._refresh, self._kafka.refresh_consumer, metrics.CANARY_CONSUMER_REFRESH_METADATA_ERROR)
+            )
+            self._refresh(self._kafka.refresh_producer, metrics.CANARY_PRODUCER_REFRESH_METADATA_ERROR)
         now = time.monotonic()
-        wanted = {target.partition for target in changes.unwatched}
+        unwatched = {target.partition for target in changes.unwatched}
+        # What is watched by now need not be searched for; when it is dropped and comes back, it is searched for anew.
+        self._asked &= unwatched
+        self._search_timed_out &= unwatched
+        self._searched_since = {p: since for p, since in self._searched_since.items() if p in unwatched}
         for target in changes.unwatched:
             self._searched_since.setdefault(target.partition, now)
             if target.leader == NO_LEADER:
@@ -214,7 +250,7 @@ class Session:
                 self._asked.add(target.partition)
                 self._kafka.find_end(target.partition, self._found_end)
         self._take_ends()
-        for partition in wanted & self._searched_since.keys() - self._search_timed_out:
+        for partition in unwatched - self._search_timed_out:
             if now - self._searched_since[partition] > END_SEARCH_LIMIT_S:
                 self._search_timed_out.add(partition)
                 self._telemetry.count(metrics.CANARY_CONSUMER_TIMEOUT_JOIN_GROUP, client)
@@ -227,22 +263,18 @@ class Session:
         self._look_now.set()
 
     def _take_ends(self) -> None:
-        """Start reading the partitions whose end is known by now."""
+        """Have the partitions read whose end is known by now."""
         while True:
             try:
                 partition, offset, reason = self._ends.get_nowait()
             except queue.Empty:
                 return
-            self._asked.discard(partition)
             if offset is None:
+                self._asked.discard(partition)
                 journal.note(logging.DEBUG, "partition.end_unknown", partition=partition, reason=reason)
                 self._probe.unwatchable(partition)
-                continue
-            self._kafka.assign(partition, offset)
-            self._probe.watched(partition, offset)
-            self._searched_since.pop(partition, None)
-            self._search_timed_out.discard(partition)
-            journal.note(logging.INFO, "partition.watched", partition=partition, offset=offset)
+            else:
+                self._orders.put(partial(self._start_reading, partition, offset))
 
 
 class _Commits:
