@@ -25,6 +25,7 @@ Start reading at `planner.plan`.
 
 from orchestration.planning.actions import Action, Plan, Remark
 from orchestration.planning.documents import DocumentError
+from orchestration.planning.planner import plan
 from orchestration.planning.policy import CanaryDeployment, CanaryPolicy, DispatcherPolicy, Policy
 from orchestration.planning.snapshot import Snapshot
 
@@ -38,4 +39,5 @@ __all__ = [
     "Policy",
     "Remark",
     "Snapshot",
+    "plan",
 ]

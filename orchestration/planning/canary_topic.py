@@ -217,7 +217,7 @@ def _steps(
         findings.actions.append(
             CreatePartitions(
                 cause=CANARY,
-                why=f"{_counted(len(counted), 'broker')} but {_counted(len(lists), 'partition')}: every broker leads one",
+                why=f"{_counted(len(counted), 'broker')} and {_counted(len(lists), 'partition')}: each is to lead one",
                 topic=policy.topic,
                 partitions=len(wanted),
                 assignments=_numbered(added),
