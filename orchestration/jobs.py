@@ -16,6 +16,7 @@ from orchestration.planning.planner import plan
 from orchestration.resources import ControlPlane
 
 JOB_RECONCILE = "reconcile"
+OP_RECONCILE = "observe_plan_apply"
 STEP_POLL_S = 1.0
 """Between two looks at a reassignment that has to end before the next step."""
 
@@ -28,7 +29,7 @@ class ReconcileConfig(dg.Config):
     """Summary of the plan that the sensor saw."""
 
 
-@dg.op(name=JOB_RECONCILE, description="Observe the world, plan, and apply the plan.")
+@dg.op(name=OP_RECONCILE, description="Observe the world, plan, and apply the plan.")
 def reconcile_op(
     context: dg.OpExecutionContext, config: ReconcileConfig, control_plane: dg.ResourceParam[ControlPlane]
 ) -> None:

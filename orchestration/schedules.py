@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dagster as dg
 
-from orchestration.jobs import JOB_RECONCILE, reconcile_job
-from orchestration.state_assets import take_stock
+from orchestration.jobs import JOB_RECONCILE, OP_RECONCILE
 
 
 @dg.schedule(
-    job=reconcile_job,
+    job_name=JOB_RECONCILE,
     cron_schedule="*/10 * * * *",
     execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.RUNNING,
@@ -17,13 +16,13 @@ from orchestration.state_assets import take_stock
 )
 def full_reconciliation() -> dg.RunRequest:
     return dg.RunRequest(
-        run_config={"ops": {JOB_RECONCILE: {"config": {"trigger": "schedule"}}}}, tags={"sluice/trigger": "schedule"}
+        run_config={"ops": {OP_RECONCILE: {"config": {"trigger": "schedule"}}}}, tags={"sluice/trigger": "schedule"}
     )
 
 
 checkup = dg.ScheduleDefinition(
     name="checkup",
-    job=take_stock,
+    job_name="take_stock",
     cron_schedule="5-59/15 * * * *",
     execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.RUNNING,

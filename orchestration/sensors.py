@@ -18,7 +18,7 @@ import dagster as dg
 
 from eventing.errors import SluiceError
 from orchestration.apply import target
-from orchestration.jobs import JOB_RECONCILE, reconcile_job
+from orchestration.jobs import JOB_RECONCILE, OP_RECONCILE
 from orchestration.planning import Plan
 from orchestration.resources import ControlPlane
 
@@ -109,7 +109,7 @@ def _run_request(plan: Plan, trigger: str) -> dg.RunRequest:
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     return dg.RunRequest(
         run_key=f"{trigger}/{now}",
-        run_config={"ops": {JOB_RECONCILE: {"config": {"trigger": trigger, "expected": plan.summary}}}},
+        run_config={"ops": {OP_RECONCILE: {"config": {"trigger": trigger, "expected": plan.summary}}}},
         tags={"sluice/trigger": trigger},
     )
 
@@ -140,7 +140,7 @@ def _runs(context: dg.SensorEvaluationContext, statuses: tuple[dg.DagsterRunStat
 
 
 @dg.sensor(
-    job=reconcile_job,
+    job_name=JOB_RECONCILE,
     minimum_interval_seconds=1,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Declared channels and everything that they need: looks at the whole world, then waits for a change.",
@@ -153,7 +153,7 @@ def registry_sensor(
 
 
 @dg.sensor(
-    job=reconcile_job,
+    job_name=JOB_RECONCILE,
     minimum_interval_seconds=1,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Brokers that come, go or come back: the canary's topic follows.",
@@ -181,7 +181,7 @@ def _membership(control_plane: ControlPlane) -> str:
 
 
 @dg.sensor(
-    job=reconcile_job,
+    job_name=JOB_RECONCILE,
     minimum_interval_seconds=1,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="What runs, against what should run: Deployments that became ready, shrank, or vanished.",
