@@ -17,8 +17,8 @@ SURGE = 1
 """Replicas beyond the desired number while a new revision replaces an old one: a laptop has little to spare."""
 
 ROLLOUT_WAIT_S = 60.0
-"""How long a new replica that runs without a crash may stay unready before it counts as good enough to replace an old
-one. Without a bound, a new revision that becomes ready only when the old one has gone would never take over."""
+"""A new replica that has run for this long without ending, ready or not, is good enough to replace an old one.
+Without a bound, a new revision that becomes ready only when the old one has gone would never take over."""
 
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
@@ -156,9 +156,7 @@ def _retired(current: Sequence[Replica], old: Sequence[Replica], wanted: int, no
     """Replicas of old revisions that can go without leaving fewer than `wanted` that work."""
     working = [r for r in old if r.phase is Phase.RUNNING and r.ready]
     idle = [r for r in old if r not in working]
-    took_over = sum(
-        r.phase is Phase.RUNNING and (r.ready or (r.failures == 0 and now - r.since >= ROLLOUT_WAIT_S)) for r in current
-    )
+    took_over = sum(r.phase is Phase.RUNNING and (r.ready or now - r.since >= ROLLOUT_WAIT_S) for r in current)
     dispensable = max(0, took_over + len(working) - wanted)
     return [*idle, *sorted(working, key=_stop_order)[:dispensable]]
 
