@@ -26,7 +26,6 @@ from eventing.errors import EXIT_CONFIG, ConfigError
 from eventing.program_config import CanaryConfig
 
 SHUTDOWN_LIMIT_S = 10.0
-EXPIRY_INTERVAL_S = 1.0
 
 
 def main(arguments: list[str], environ: Mapping[str, str]) -> int:
@@ -96,7 +95,6 @@ def _keep_house(config: CanaryConfig, probe: Probe, stop: threading.Event) -> No
         journal.set_level(config.log_level, verbosity)
 
     duties: list[tuple[float, Callable[[], None]]] = [
-        (min(EXPIRY_INTERVAL_S, config.round_trip_limit_ms / 1000), lambda: probe.expire(time.monotonic())),
         (config.status_check_interval_ms / 1000, probe.sample),
     ]
     if config.dynamic_config_file is not None:

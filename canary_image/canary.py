@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
 from canary_image import journal
 from canary_image.backoff import Backoff
 from canary_image.certificates import first_not_after
-from canary_image.connection_check import SECONDS_A_DAY, ConnectionCheck, tls_context
+from canary_image.connection_check import SECONDS_A_DAY, ConnectionCheck, tls_context, visit_all
+from canary_image.coverage import Broker
 from canary_image.kafka_clients import KafkaClients
 from canary_image.oauth import TokenClient, TokenError
 from canary_image.probe import Probe
@@ -30,6 +31,8 @@ from eventing.program_config import CanaryConfig
 
 CREDENTIALS_INTERVAL_S = 5.0
 """How often mounted credentials are compared with those in use."""
+SUSPECT_LIMIT_S = 2.0
+"""How long a leader that owes an answer may take to accept a connection."""
 RETRY_S = 1.0
 
 
@@ -90,7 +93,7 @@ class Canary:
             clients = self._wait_for_topic()
             if clients is None:
                 return
-            session = Session(clients, self._probe, self._telemetry, self._config)
+            session = Session(clients, self._unreachable, self._probe, self._telemetry, self._config)
             self._session = session
             session.start()
             try:
@@ -183,6 +186,11 @@ class Canary:
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             self._check.run(self._probe.checked_brokers(), self._access, self._bearer)
             due = max(due + interval, time.monotonic())
+
+    def _unreachable(self, brokers: Iterable[Broker]) -> set[int]:
+        """Those of the brokers that cannot be reached within a moment."""
+        visits = visit_all(brokers, self._access, self._bearer, self._config.client_id, limit_s=SUSPECT_LIMIT_S)
+        return {made.broker.id for made in visits if made.reason is not None}
 
     def _bearer(self) -> str:
         if self._tokens is None:

@@ -59,28 +59,10 @@ class ConnectionCheck:
         self._unreachable: set[int] = set()
         self._lock = threading.Lock()
 
-    def run(self, brokers: Iterable[Broker], access: Access, token: TokenSource) -> list[Visit]:
-        """Visit each broker once and count it; returns when all are done, after CONNECT_LIMIT_S for each batch."""
-        visits: list[Visit] = []
-        context = tls_context(access) if access.uses_tls else None
-        waiting = list(brokers)
-        while waiting:
-            batch, waiting = waiting[:MOST_AT_ONCE], waiting[MOST_AT_ONCE:]
-            threads = [
-                threading.Thread(
-                    target=lambda broker=broker: visits.append(visit(broker, access, token, self._client_id, context)),
-                    name=f"visit-{broker.id}",
-                    daemon=True,
-                )
-                for broker in batch
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        for made in visits:
+    def run(self, brokers: Iterable[Broker], access: Access, token: TokenSource) -> None:
+        """Visit each broker once and count it; returns when all are done."""
+        for made in visit_all(brokers, access, token, self._client_id):
             self._book(made)
-        return visits
 
     def refresh_gauges(self, wall: float) -> None:
         """Days left of each certificate that was seen; `wall` is Unix time in seconds."""
@@ -105,6 +87,29 @@ class ConnectionCheck:
         elif made.broker.id in self._unreachable:
             self._unreachable.discard(made.broker.id)
             journal.note(logging.INFO, "broker.reachable", broker=broker, seconds=round(made.latency_s, 3))
+
+
+def visit_all(
+    brokers: Iterable[Broker], access: Access, token: TokenSource, client_id: str, *, limit_s: float = CONNECT_LIMIT_S
+) -> list[Visit]:
+    """Visit all at once; takes at most `limit_s` for each MOST_AT_ONCE of them."""
+    context = tls_context(access) if access.uses_tls else None
+    visits: list[Visit] = []
+    waiting = list(brokers)
+    while waiting:
+        batch, waiting = waiting[:MOST_AT_ONCE], waiting[MOST_AT_ONCE:]
+
+        def go(broker: Broker) -> None:
+            visits.append(visit(broker, access, token, client_id, context, limit_s=limit_s))
+
+        threads = [
+            threading.Thread(target=go, args=(broker,), name=f"visit-{broker.id}", daemon=True) for broker in batch
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return visits
 
 
 def visit(

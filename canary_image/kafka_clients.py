@@ -65,7 +65,7 @@ class KafkaClients:
         self._group = config.consumer_group_id
         self._on_committed: OnCommitted | None = None
         self._complaints = _Complaints()
-        timeout_ms = config.effective_produce_timeout_ms
+        timeout_ms = config.produce_timeout_ms
         common: dict[str, Any] = {
             "bootstrap.servers": config.bootstrap_servers,
             "client.id": config.client_id,
@@ -194,6 +194,10 @@ class KafkaClients:
     def poll_producer(self, timeout: float) -> None:
         """Serve answers, at most `timeout` seconds."""
         self._producer.poll(timeout)
+
+    def drop_unsent(self) -> None:
+        """Forget the records that no leader has taken yet; each of them fails."""
+        self._producer.purge(in_queue=True, in_flight=False, blocking=False)
 
     # --- consuming, one and the same thread for all ------------------------------------------------------------------
 

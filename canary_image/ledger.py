@@ -16,6 +16,7 @@ Memory: one entry for each record of the last `memory` seconds, never more than 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections import deque
 from dataclasses import dataclass
 
@@ -136,6 +137,7 @@ class Ledger:
         self._last_id = 0
         self._oldest_id = 1
         self._entries: dict[int, _Entry] = {}  # all ids from the oldest to the last
+        self._awaiting: dict[int, _Entry] = {}  # those that are neither acknowledged nor failed, in sending order
         self._undecided: deque[int] = deque()  # ids in sending order; those with a verdict are skipped
         self._highest_arrived: dict[int, int] = {}
         self._in_flight: dict[int, int] = {}
@@ -151,14 +153,14 @@ class Ledger:
         """Note that a record is about to be sent, and give it its id."""
         self._last_id += 1
         record = Sent(self._last_id, partition, blamed, now, timestamp_ms)
-        self._entries[record.message_id] = _Entry(record)
+        self._entries[record.message_id] = self._awaiting[record.message_id] = _Entry(record)
         self._undecided.append(record.message_id)
         self._in_flight[partition] = self.in_flight(partition) + 1
         return record
 
     def acknowledged(self, message_id: int, now: float) -> Acknowledged | None:
-        """None for a record that is forgotten."""
-        entry = self._entries.get(message_id)
+        """None for a record that is forgotten or was given up as failed before."""
+        entry = self._awaiting.pop(message_id, None)
         if entry is None:
             return None
         entry.acknowledged = True
@@ -168,12 +170,17 @@ class Ledger:
         return Acknowledged(entry.record, max(0.0, now - entry.record.sent_at), verdict)
 
     def failed(self, message_id: int) -> Failed | None:
-        """None for a record that is forgotten."""
-        entry = self._entries.get(message_id)
+        """None for a record that is forgotten, or whose outcome is known."""
+        entry = self._awaiting.pop(message_id, None)
         if entry is None:
             return None
         verdict = self._decide(entry, Verdict.FAILED) if entry.verdict is None else None
         return Failed(entry.record, verdict)
+
+    def awaiting(self, now: float, longer_than: float) -> list[Sent]:
+        """Records without an outcome for more than so many seconds, oldest first."""
+        waiting = (entry.record for entry in self._awaiting.values())
+        return list(itertools.takewhile(lambda record: now - record.sent_at > longer_than, waiting))
 
     def received(self, partition: int, offset: int, payload: Payload | None, now: float) -> Receipt:
         """Judge a record that was read; `payload` is None when it could not be decoded."""
@@ -226,6 +233,7 @@ class Ledger:
                 verdict = self._decide(oldest, Verdict.LOST if lost else Verdict.FAILED)
                 decided.append(Lost(oldest.record) if lost else Failed(oldest.record, verdict))
             del self._entries[self._oldest_id]
+            self._awaiting.pop(self._oldest_id, None)
             self._oldest_id += 1
         return decided
 

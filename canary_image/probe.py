@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from canary_image import coverage, journal, payload
@@ -24,6 +25,9 @@ READY_INTERVALS = 3
 
 MEMORY_LIMITS = 10
 """Records are remembered for this many round-trip limits, to know late ones and repeats."""
+
+PATIENCE_S = 0.5
+"""An acknowledgement that takes longer (or half the interval) puts its leader in question."""
 
 NOT_WATCHED = "its end could not be read, the leader does not answer"
 
@@ -57,6 +61,7 @@ class Probe:
         self._config = config
         self._telemetry = telemetry
         self._client = config.client_id
+        self._patience = min(PATIENCE_S, config.reconcile_interval_ms / 2000)
         self._lock = threading.RLock()
         self._ledger = Ledger(config.client_id, limit=limit, memory=MEMORY_LIMITS * limit)
         self._status = StatusWindow(size=config.status_samples, interval_ms=config.status_check_interval_ms)
@@ -65,6 +70,7 @@ class Probe:
         self._targets: tuple[Target, ...] = ()
         self._admitted: set[int] = set()  # targets whose end was looked for, found or not: these are probed
         self._positions: dict[int, int] = {}  # next offset to read, for partitions that the consumer reads
+        self._seen: tuple[Broker, ...] = ()
         self._checked = CheckedBrokers()
         self._brokers_known = threading.Event()
         self._settled = 0
@@ -79,6 +85,7 @@ class Probe:
     def observe(self, view: ClusterView) -> Changes:
         """Follow brokers, partitions and leaders. An absent topic changes nothing: its partitions go on failing."""
         with self._lock:
+            self._seen = view.brokers
             self._checked = self._checked.after(view.brokers, self._config.expected_cluster_size)
             for broker in self._checked.brokers:
                 self._expose_broker(broker)
@@ -184,6 +191,35 @@ class Probe:
                 journal.note(logging.DEBUG, "probe.failed", partition=record.partition, reason=reason)
             if event.verdict is not None:
                 self._decided(record, event.verdict, now)
+
+    def leaders_in_question(self, now: float) -> list[Broker]:
+        """Leaders that owe an answer for suspiciously long: whoever can reach them should say so."""
+        with self._lock:
+            leaders = {target.partition: target.leader for target in self._targets}
+            suspects = {leaders.get(record.partition) for record in self._ledger.awaiting(now, self._patience)}
+            return [broker for broker in self._seen if broker.id in suspects]
+
+    def leaders_unreachable(self, unreachable: Collection[int], now: float) -> int:
+        """Give up what waits for these leaders, or for one that there is not; how many records that were.
+
+        Only the leader's own death is told early. An acknowledgement can also wait for a dead *follower*, until Kafka
+        notices; that is no fault of this leader, so its records keep their whole time.
+        """
+        with self._lock:
+            leaders = {target.partition: target.leader for target in self._targets}
+            known = {broker.id for broker in self._seen}
+            given_up = 0
+            for record in self._ledger.awaiting(now, self._patience):
+                leader = leaders.get(record.partition, coverage.NO_LEADER)
+                if leader == coverage.NO_LEADER:
+                    reason = "the partition has no leader"
+                elif leader in unreachable or leader not in known:
+                    reason = f"its leader, broker {leader}, cannot be reached"
+                else:
+                    continue
+                self.failed(record.message_id, reason, now)
+                given_up += 1
+            return given_up
 
     def received(self, partition: int, offset: int, value: bytes | None, now: float, wall: float) -> None:
         """A record was read from the topic."""

@@ -1,10 +1,11 @@
-"""The probe at work: three threads that produce, consume and watch the cluster, and none waits for another.
+"""The probe at work: four threads that produce, consume, watch and judge, and none waits for another.
 
 * *produce* sends one record to every probed partition each interval, whatever became of those before: the client
-  queues them by partition, so a partition without a leader costs the others nothing.
-* *consume* reads, and commits once an interval to measure the group's coordinator.
+  queues them by partition, so a partition without a leader costs the others nothing;
+* *consume* reads, and commits once an interval to measure the group's coordinator;
 * *watch* looks at the cluster each second (or at once when a record failed), moves the consumer to new partitions
-  before the first record is sent to them, and tells the other clients when a leader moved.
+  before the first record is sent to them, and tells the other clients when a leader moved;
+* *judge* visits leaders that owe an answer, and gives up what waits for one that cannot be reached.
 
 A session ends when the program ends or when the credentials change; the next one goes on where it stopped reading.
 """
@@ -15,12 +16,12 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
 from canary_image import journal
-from canary_image.coverage import NO_LEADER, ClusterView
+from canary_image.coverage import NO_LEADER, Broker, ClusterView
 from canary_image.kafka_clients import OnCommitted, OnEnd, OnSent, ReadError, Received
 from canary_image.probe import Probe
 from canary_image.telemetry import Telemetry
@@ -34,6 +35,10 @@ SHORTEST_WATCH_S = 0.1
 """Least time between two looks, however many records fail."""
 WAKE_S = 0.5
 """How long a thread waits in a client before it looks if it should stop."""
+JUDGE_INTERVAL_S = 0.25
+"""How often answers that are owed are looked at; costs nothing while all come."""
+WARM_UP_S = 1.0
+"""Between the consumer's assignment and the first record."""
 END_SEARCH_LIMIT_S = 30.0
 """A partition whose end was not found by then counts as a join time-out, which this was with strimzi-canary."""
 COMMIT_LIMIT_S = 10.0
@@ -48,6 +53,10 @@ CLOSE_LIMIT_S = 5.0
 UNKNOWN_COORDINATOR = "unknown"
 
 
+Visit = Callable[[Iterable[Broker]], Collection[int]]
+"""Visits brokers and gives the ids of those that cannot be reached; bounded by its own limit."""
+
+
 class Kafka(Protocol):
     """What a session needs of its clients; `kafka_clients.KafkaClients` is the real one."""
 
@@ -58,6 +67,7 @@ class Kafka(Protocol):
     def refresh_consumer(self) -> None: ...
     def send(self, partition: int, value: bytes, on_sent: OnSent) -> None: ...
     def poll_producer(self, timeout: float) -> None: ...
+    def drop_unsent(self) -> None: ...
     def assign(self, partition: int, offset: int) -> None: ...
     def unassign(self, partition: int) -> None: ...
     def read(self, timeout: float) -> Received | ReadError | None: ...
@@ -68,8 +78,9 @@ class Kafka(Protocol):
 class Session:
     """One set of clients and the threads that use them."""
 
-    def __init__(self, kafka: Kafka, probe: Probe, telemetry: Telemetry, config: CanaryConfig) -> None:
+    def __init__(self, kafka: Kafka, visit: Visit, probe: Probe, telemetry: Telemetry, config: CanaryConfig) -> None:
         self._kafka = kafka
+        self._visit = visit
         self._probe = probe
         self._telemetry = telemetry
         self._config = config
@@ -82,10 +93,11 @@ class Session:
         self._searched_since: dict[int, float] = {}
         self._search_timed_out: set[int] = set()
         self._asked: set[int] = set()
+        self._gave_up = threading.Event()
         self._coordinator = UNKNOWN_COORDINATOR
         self._threads = [
             threading.Thread(target=self._guard, args=(loop,), name=loop.__name__.strip("_"), daemon=True)
-            for loop in (self._watch, self._consume, self._produce)
+            for loop in (self._watch, self._consume, self._produce, self._judge)
         ]
 
     def start(self) -> None:
@@ -122,8 +134,15 @@ class Session:
         while not self._primed.wait(WAKE_S):
             if self._stop.is_set():
                 return
+        # The first fetch would otherwise race with the first record, and show as latency.
+        self._stop.wait(min(WARM_UP_S, self._interval))
         due = time.monotonic()
         while not self._stop.is_set():
+            if self._gave_up.is_set():
+                # What was given up must not be written after all when the leader is back: it would be counted as
+                # failed *and* consumed. Now, because records for leaders that answer left the queue an interval ago.
+                self._gave_up.clear()
+                self._kafka.drop_unsent()
             for outgoing in self._probe.round(time.monotonic(), time.time()):
                 self._kafka.send(outgoing.partition, outgoing.value, self._on_sent(outgoing.message_id))
             due += self._interval
@@ -143,6 +162,19 @@ class Session:
                 self._look_now.set()
 
         return on_sent
+
+    # --- judge -------------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        while not self._stop.wait(JUDGE_INTERVAL_S):
+            self._probe.expire(time.monotonic())
+            suspects = self._probe.leaders_in_question(time.monotonic())
+            unreachable: Collection[int] = ()
+            if suspects:
+                self._look_now.set()
+                unreachable = self._visit(suspects)
+            if self._probe.leaders_unreachable(unreachable, time.monotonic()):
+                self._gave_up.set()
 
     # --- consume -----------------------------------------------------------------------------------------------------
 

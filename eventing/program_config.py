@@ -352,8 +352,10 @@ class CanaryConfig:
     prometheus_constant_labels: tuple[tuple[str, str], ...] = ()
     kafka_secret_dir: str | None = None
     """A mounted Secret; where it is given, `TLS_*` and `SASL_*` are not used."""
-    produce_timeout_ms: int | None = None
-    """None: two intervals, between 1 and 10 seconds, so that a dead leader is counted within three intervals."""
+    produce_timeout_ms: int = 15_000
+    """How long a leader that answers may take to acknowledge. Longer than Kafka needs to notice a dead follower (9 s by
+    default, and acks=all waits for it), so that a dead broker shows in its own partitions alone. A record whose leader
+    cannot be reached fails at once."""
     round_trip_limit_ms: int = 20_000
     """A record that is not back by then is lost; when it comes after all it is late as well."""
     record_size_bytes: int = 0
@@ -361,12 +363,6 @@ class CanaryConfig:
     probe_orphans: bool = False
     metrics_port: int = 8080
     log_level: str = "INFO"
-
-    @property
-    def effective_produce_timeout_ms(self) -> int:
-        if self.produce_timeout_ms is not None:
-            return self.produce_timeout_ms
-        return min(10_000, max(1000, 2 * self.reconcile_interval_ms))
 
     @property
     def status_samples(self) -> int:
@@ -422,11 +418,7 @@ class CanaryConfig:
             exporter_type_tracing=_tracing(env),
             prometheus_constant_labels=_constant_labels(env),
             kafka_secret_dir=env.optional("KAFKA_SECRET_DIR"),
-            produce_timeout_ms=(
-                env.integer("PRODUCE_TIMEOUT_MS", 10_000, low=100, high=_HOUR_MS)
-                if env.optional("PRODUCE_TIMEOUT_MS")
-                else None
-            ),
+            produce_timeout_ms=env.integer("PRODUCE_TIMEOUT_MS", 15_000, low=100, high=600_000),
             round_trip_limit_ms=env.integer("ROUND_TRIP_LIMIT_MS", 20_000, low=100, high=_HOUR_MS),
             record_size_bytes=env.integer("RECORD_SIZE_BYTES", 0, low=0, high=1_000_000),
             probe_orphans=env.boolean("PROBE_ORPHANS", default=False),
@@ -479,7 +471,7 @@ class CanaryConfig:
                 else self.exporter_type_tracing.value,
                 "PROMETHEUS_CONSTANT_LABELS": _joined(self.prometheus_constant_labels),
                 "KAFKA_SECRET_DIR": self.kafka_secret_dir,
-                "PRODUCE_TIMEOUT_MS": None if self.produce_timeout_ms is None else str(self.produce_timeout_ms),
+                "PRODUCE_TIMEOUT_MS": str(self.produce_timeout_ms),
                 "ROUND_TRIP_LIMIT_MS": str(self.round_trip_limit_ms),
                 "RECORD_SIZE_BYTES": str(self.record_size_bytes),
                 "PROBE_ORPHANS": str(self.probe_orphans).lower(),
