@@ -54,11 +54,18 @@ def place(brokers: Sequence[Broker], *, partitions: int, replication_factor: int
     racks = racks_of(brokers)
     order = in_turns(brokers)
     count = len(order)
-    # The lists repeat after `count` partitions, so that is as far as they need looking at.
-    rotated = [tuple(order[(p + r) % count] for r in range(replication_factor)) for p in range(min(partitions, count))]
-    if racks is None or all(spreads_over_racks(replicas, racks) for replicas in rotated):
-        return [rotated[p % count] for p in range(partitions)]
+    if racks is None or _can_rotate(order, racks, replication_factor):
+        return [tuple(order[(p + r) % count] for r in range(replication_factor)) for p in range(partitions)]
     return _over_uneven_racks(order, racks, partitions, replication_factor)
+
+
+def _can_rotate(order: Sequence[BrokerId], racks: dict[BrokerId, str], replication_factor: int) -> bool:
+    """Whether neighbours in the order are of different racks all the way round, so that the Go rule will do."""
+    if len(set(Counter(racks.values()).values())) == 1:
+        return True
+    around = [*order, *order[: replication_factor - 1]]
+    windows = (tuple(around[p : p + replication_factor]) for p in range(len(order)))
+    return all(spreads_over_racks(replicas, racks) for replicas in windows)
 
 
 def spreads_over_racks(replicas: Replicas, racks: dict[BrokerId, str]) -> bool:
