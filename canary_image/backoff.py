@@ -14,7 +14,7 @@ LONGEST_WAIT = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """`scale` is the first wait, `max_attempts` (≥ 1) how many waits may grow."""
+    """`scale` (≥ 1 ms) is the first wait, `max_attempts` (≥ 1) how many waits may grow."""
 
     scale: timedelta
     max_attempts: int
@@ -22,6 +22,6 @@ class Backoff:
     def wait(self, attempt: int) -> timedelta:
         """The wait after failed attempt number `attempt`, counted from 1."""
         assert attempt >= 1, f"attempts are counted from 1, not {attempt}"
-        doublings = min(attempt, self.max_attempts) - 1
-        # 2**40 ms is beyond every cap; more would only overflow timedelta.
-        return min(self.scale * 2 ** min(doublings, 40), LONGEST_WAIT) if self.scale else timedelta(0)
+        # 2**20 ms is beyond the cap already; more would only overflow.
+        doublings = min(attempt, self.max_attempts, 21) - 1
+        return min(self.scale * 2**doublings, LONGEST_WAIT)

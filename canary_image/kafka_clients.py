@@ -278,12 +278,13 @@ class _Complaints:
 
     def say(self, level: int, event: str, text: str) -> None:
         now = time.monotonic()
+        what, _, _ = text.partition(" (after ")  # how long it took, and how often it was said, differs each time
         with self._lock:
-            if now - self._last.get(text, -self.QUIET_S) < self.QUIET_S:
+            if now - self._last.get(what, -self.QUIET_S) < self.QUIET_S:
                 return
             if len(self._last) >= self.CAPACITY:
                 self._last.clear()
-            self._last[text] = now
+            self._last[what] = now
         journal.note(level, event, reason=text)
 
 
