@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,6 +77,10 @@ class KafkaAdmin:
     client_id: str = "sluice-orchestration"
     _confluent: AdminClient | None = field(default=None, init=False, repr=False)
     _python: KafkaAdminClient | None = field(default=None, init=False, repr=False)
+    # One client of each kind, however many threads observe: an AdminClient that is given up while it still waits for
+    # an answer takes the process with it (confluent-kafka 2.16). Calls of kafka-python go one after another.
+    _making: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _asking: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
 
     def close(self) -> None:
         """Give the connections back."""
@@ -405,20 +410,21 @@ class KafkaAdmin:
     # ------------------------------------------------------------------ clients
 
     def _admin(self) -> AdminClient:
-        if self._confluent is None:
-            self._confluent = AdminClient(
-                {
-                    "bootstrap.servers": self.bootstrap_servers,
-                    "client.id": self.client_id,
-                    "socket.timeout.ms": _ms(WRITE_TIMEOUT_S),
-                    "socket.connection.setup.timeout.ms": _ms(READ_TIMEOUT_S),
-                    # A broker that comes back is tried again soon; the default waits up to 10 s.
-                    "reconnect.backoff.max.ms": 1000,
-                    **self.security.client_properties(),
-                },
-                logger=_log,
-            )
-        return self._confluent
+        with self._making:
+            if self._confluent is None:
+                self._confluent = AdminClient(
+                    {
+                        "bootstrap.servers": self.bootstrap_servers,
+                        "client.id": self.client_id,
+                        "socket.timeout.ms": _ms(WRITE_TIMEOUT_S),
+                        "socket.connection.setup.timeout.ms": _ms(READ_TIMEOUT_S),
+                        # A broker that comes back is tried again soon; the default waits up to 10 s.
+                        "reconnect.backoff.max.ms": 1000,
+                        **self.security.client_properties(),
+                    },
+                    logger=_log,
+                )
+            return self._confluent
 
     def _change(
         self,
@@ -439,7 +445,8 @@ class KafkaAdmin:
     def _ask_python(self, doing: str, ask: Callable[[KafkaAdminClient], Any]) -> Any:
 
         try:
-            return ask(self._python_admin())
+            with self._asking:
+                return ask(self._python_admin())
         except PythonKafkaError as exc:
             self._forget_python()
             name = type(exc).__name__
@@ -452,7 +459,8 @@ class KafkaAdmin:
 
     def _forget_python(self) -> None:
         """A client of kafka-python that failed keeps what it believed about the cluster: the next call starts anew."""
-        client, self._python = self._python, None
+        with self._asking:
+            client, self._python = self._python, None
         if client is not None:
             try:
                 client.close()
