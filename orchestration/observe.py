@@ -97,7 +97,7 @@ def observe(
 
     document: JsonObject = {
         "observed_at": format_time(now),
-        "brokers": None if listed is None else membership.with_memory(listed, membership.remembered(deployments)),
+        "brokers": None if listed is None else _brokers(listed, deployments, now),
         "expected_brokers": expected_brokers,
         "topics": topics,
         "channels": None if view is None else view.channels,
@@ -112,6 +112,12 @@ def observe(
         unreadable=tuple(dict.fromkeys(unreadable)),
         listed_brokers=listed,
     )
+
+
+def _brokers(listed: Sequence[JsonObject], deployments: Sequence[JsonObject] | None, now: datetime) -> list[JsonObject]:
+    """Brokers with what is remembered of them. One that is up was seen at the time of this snapshot, not after it."""
+    seen = [{**broker, "last_seen": None if broker["last_seen"] is None else format_time(now)} for broker in listed]
+    return membership.with_memory(seen, membership.remembered(deployments))
 
 
 def expected_groups(channels: Sequence[JsonObject]) -> dict[str, str]:
