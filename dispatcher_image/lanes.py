@@ -63,7 +63,19 @@ class Message(Protocol):
 class Partition:
     """One assignment of one partition: its offsets and its share of the house."""
 
-    __slots__ = ("active", "aside", "epoch", "held", "is_revoked", "limit", "number", "size", "slow", "tracker")
+    __slots__ = (
+        "active",
+        "aside",
+        "epoch",
+        "held",
+        "is_revoked",
+        "limit",
+        "number",
+        "polled",
+        "size",
+        "slow",
+        "tracker",
+    )
 
     def __init__(self, number: int, epoch: int, tracker: OffsetTracker, limit: int) -> None:
         self.number = number
@@ -78,6 +90,8 @@ class Partition:
         """Heads of lanes that wait for `active` to fall below the limit."""
         self.size = 0
         """Bytes in the house."""
+        self.polled = 0
+        """Records read in this assignment, repeats left out."""
         self.slow = 0
         """Records that are parked or wait behind a head that failed."""
         self.is_revoked = False
@@ -186,6 +200,7 @@ class Lanes:
             tracker = partition.tracker
             if offset < tracker.next_polled:
                 continue  # seen already: the client was set back by itself, and this record is in the house or settled
+            partition.polled += 1
             key = message.key()
             size = len(message) + RECORD_OVERHEAD
             lane: Hashable = None
@@ -262,6 +277,13 @@ class Lanes:
         """Let a record that is in flight go unsettled: its partition was revoked before it was sent on."""
         assert record.partition.is_revoked
         self._leave(record)
+        self._advance(record.lane)
+
+    def abandon_aside(self, record: Record) -> None:
+        """Let a record that was set aside go unsettled: its partition was revoked before it was written."""
+        assert record.partition.is_revoked
+        record.partition.aside -= 1
+        record.partition.slow -= 1
         self._advance(record.lane)
 
     def release_due(self, now: float) -> int:

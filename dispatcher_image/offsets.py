@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,18 +117,20 @@ class OffsetTracker:
         """The lowest unfinished offset, else the next one to poll; -1 when nothing is known."""
         return min(next(iter(self.unfinished), self._end()), min(self._known_open(), default=self._end()))
 
-    @property
-    def is_dirty(self) -> bool:
-        """True when there is something to commit that was not committed yet. Costs as much as `commit`."""
-        return self.commit() != self._committed
+    def uncommitted(self) -> Commit | None:
+        """What to write now; None when the broker has it already or nothing is known."""
+        commit = self.commit()
+        return None if commit == self._committed else commit
 
     def commit(self) -> Commit | None:
-        """What to write now; None when nothing is known."""
+        """The present state as a commit; None when nothing is known."""
         end = self._end()
         if end < 0:
             return None
         unfinished = [*self.unfinished, *sorted(self._known_open())]
         offset = unfinished[0] if unfinished else end
+        if end - offset == len(unfinished) and not self.attempts:
+            return Commit(offset, "")  # the common case: nothing above the first unfinished one is finished
         return encode(offset, end, unfinished, self.attempts)
 
     def committed(self, commit: Commit) -> None:
@@ -172,23 +175,20 @@ def _encode(offset: int, end: int, unfinished: Sequence[int], attempts: Mapping[
     open_attempts = [(o, attempts[o]) for o in unfinished if o in attempts] if attempts else []
     if not open_attempts and end - offset == len(unfinished):
         return ""  # nothing above is finished
-    if len(unfinished) > 8 * _RAW_LIMIT:
-        return None  # not even deflated
+    # Runs by their borders: most unfinished records are one long run that nobody has begun with, and this is done for
+    # every partition once a second.
+    starts = [after for before, after in itertools.pairwise(unfinished) if after != before + 1]
+    ends = [before + 1 for before, after in itertools.pairwise(unfinished) if after != before + 1]
+    if unfinished:
+        starts.insert(0, unfinished[0])
+        ends.append(unfinished[-1] + 1)
     payload = bytearray()
     _put(payload, end - offset)
-    previous, start, length = offset, -1, 0
-    for o in unfinished:
-        if o == start + length:
-            length += 1
-            continue
-        if length:
-            _put(payload, start - previous)
-            _put(payload, length)
-            previous = start + length
-        start, length = o, 1
-    if length:
+    previous = offset
+    for start, stop in zip(starts, ends, strict=True):
         _put(payload, start - previous)
-        _put(payload, length)
+        _put(payload, stop - start)
+        previous = stop
     _put(payload, 0)
     _put(payload, 0)
     previous = offset - 1

@@ -38,8 +38,8 @@ TICK_S: Final = 0.02
 
 
 Request = tuple[Any, bytes, bytes]
-"""(token, lines, body): `token` is given back to `Work.settle`, `lines` are complete header lines of the event, to which
-the sender adds those of the target. A plain tuple, because one is made for every delivery."""
+"""(token, lines, body): `token` is given back to `Work.settle`, `lines` are complete header lines of the event, to
+which the sender adds those of the target. A plain tuple, because one is made for every delivery."""
 
 
 class Work(Protocol):

@@ -228,7 +228,7 @@ class Life(RuleBasedStateMachine):
         commit, attempts = self.stored
         self.tracker = OffsetTracker(commit.offset, decode(commit.offset, commit.metadata))
         assert self.tracker.attempts == attempts
-        assert not self.tracker.is_dirty or commit.metadata
+        assert self.tracker.uncommitted() is None or commit.metadata
         self.position = commit.offset
         self.finished = set(self.confirmed)
 
