@@ -17,6 +17,8 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
 from types import FrameType
 
 from confluent_kafka import KafkaException
@@ -37,6 +39,7 @@ from orchestration.local.platform_state import (
     read_state,
 )
 from orchestration.local.ports import free_port, is_free
+from orchestration.local.processes import LOG_BYTES
 from orchestration.local.settings import CHECKOUT, LocalSettings
 from orchestration.local.standing import (
     CODE_LOCATIONS,
@@ -51,6 +54,8 @@ from orchestration.local.workload_files import JsonObject, WorkloadFiles, write_
 LEAST_FREE_BYTES = 1024**3  # Kafka alone preallocates tens of MB for each busy partition
 EXTERNAL_KAFKA_WAIT_S = 10.0
 PARTS_WAIT_S = 180.0  # imports of Dagster and its code locations take 10 to 20 s on two busy cores
+HOPELESS_RESTARTS = 5  # a part that ends so often at its start will not come up: 15 s of back-off, then say why
+DAGSTER_STORAGE_WAIT_S = 120.0
 CHANNELS_WAIT_S = 60.0  # after the parts: then the table is printed with what is not ready yet
 CONTROLLER_STOP_S = 75.0  # longer than the longest stages of graces: receiver, dispatchers, the rest
 WATCH_S = 0.5
@@ -100,9 +105,10 @@ class Platform:
             pid=os.getpid(),
             created=own_created(),
             phase="starting",
-            environ=settings.environ(),
+            # Every setting, not only those that have a field: a command in another shell must plan the same.
+            environ={k: v for k, v in os.environ.items() if k.startswith("SLUICE_")} | settings.environ(),
         )
-        self._environ = {**os.environ, **settings.environ(), INSTANCE: self._state.instance}
+        self._environ = {**os.environ, **self._state.environ, INSTANCE: self._state.instance}
         self._starts: dict[str, tuple[int, float]] = {}
         self._broker_restarts: dict[int, int] = {}
 
@@ -147,6 +153,7 @@ class Platform:
         manifests = standing_deployments(settings, code_ports)
         for manifest in manifests:
             workloads.apply_deployment(manifest)
+        preparing = self._prepare_dagster()
         if settings.kafka_bootstrap is None:
             self._say(f"starting Apache Kafka, {settings.brokers} broker(s)")
             self._kafka = KafkaServer(
@@ -156,6 +163,9 @@ class Platform:
         else:
             self._say(f"using Kafka at {settings.bootstrap}")
             _check_kafka(settings.bootstrap)
+        if preparing is not None:
+            self._finish(preparing, "Dagster's storage could not be prepared", DAGSTER_STORAGE_WAIT_S)
+            self._dagster_marker().touch()
         self._say("starting the controller, and through it receiver, dispatchers, subscriber, recorder and Dagster")
         self._start_controller()
         self._reconcile()
@@ -187,6 +197,42 @@ class Platform:
         scrape_s = float(self._environ.get("SLUICE_SCRAPE_INTERVAL_SECONDS", "5"))
         write_atomically(settings.home / "prometheus" / "prometheus.yml", prometheus_yaml(settings, scrape_s).encode())
 
+    def _dagster_marker(self) -> Path:
+        return self._settings.dagster_home / f".storage-{metadata.version('dagster')}"
+
+    def _prepare_dagster(self) -> subprocess.Popen[bytes] | None:
+        """Create or migrate Dagster's databases, once for each version, while Kafka starts; None when it was done.
+
+        Dagster's own processes would do it, all at once, and each find the others' half-made tables.
+        """
+        if self._dagster_marker().exists():
+            return None
+        return self._run_beside("prepare-dagster", ["-m", "dagster", "instance", "migrate"])
+
+    def _run_beside(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        """A Python program of a few seconds, logged to `<name>.log`; it ends with this process."""
+        path = self._settings.logs / f"{name}.log"
+        if path.exists() and path.stat().st_size > LOG_BYTES:
+            path.replace(path.with_name(f"{path.name}.1"))
+        with path.open("ab") as log:
+            return subprocess.Popen(
+                tethered([sys.executable, *arguments]),
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=CHECKOUT,
+            )
+
+    def _finish(self, process: subprocess.Popen[bytes], problem: str, limit_s: float) -> None:
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired as exc:
+            raise Unavailable("platform", f"{problem} in {limit_s:.0f} s; see {self._settings.logs}") from exc
+        if code != 0:
+            raise Unavailable("platform", f"{problem} (status {code}); see {self._settings.logs}")
+
     def _forget_last_run(self) -> None:
         """Nothing runs yet: old statuses are wrong, and a deletion that was interrupted has come to its end."""
         for key in self._files.keys("status"):
@@ -196,57 +242,33 @@ class Platform:
                 self._files.remove("deployments", key)
 
     def _start_controller(self) -> None:
-        with (self._settings.logs / "controller.log").open("ab") as log:
-            # In a session of its own: Ctrl-C is for this process, which stops things in order.
-            self._controller = subprocess.Popen(
-                tethered([sys.executable, "-m", "orchestration.local.controller"]),
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=CHECKOUT,
-            )
+        # In a session of its own: Ctrl-C is for this process, which stops things in order.
+        self._controller = self._run_beside("controller", ["-m", "orchestration.local.controller"])
 
     def _reconcile(self) -> None:
         """One reconciliation beside Dagster's start, so that channels do not wait for it; Dagster repeats it anyway."""
-        with (self._settings.logs / "first-reconcile.log").open("wb") as log:
-            self._first_reconcile = subprocess.Popen(
-                tethered([sys.executable, "-m", "orchestration.cli", "reconcile"]),
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=CHECKOUT,
-            )
+        self._first_reconcile = self._run_beside("first-reconcile", ["-m", "orchestration.cli", "reconcile"])
 
     def _wait_for_parts(self, names: list[tuple[str, str]]) -> None:
         """Raises Unavailable, with each part's own words, when one does not answer in time."""
-        began, told = time.monotonic(), 0.0
+        patience = _Patience(self._say)
         while late := [name for name in names if not _is_available(self._files.read("status", name))]:
-            waited = time.monotonic() - began
-            if waited > PARTS_WAIT_S:
-                reasons = "; ".join(f"{name[1]}: {_reason(self._files.read('status', name))}" for name in late)
-                raise Unavailable("platform", f"not ready after {waited:.0f} s: {reasons}")
-            if waited - told >= 5.0:
-                told = waited
-                self._say(f"waiting for {', '.join(name for _, name in late)} ({waited:.0f} s)")
+            statuses = {name: self._files.read("status", name) for name in late}
+            hopeless = any(_restarts(status) >= HOPELESS_RESTARTS for status in statuses.values())
+            if hopeless or patience.waited_s > PARTS_WAIT_S:
+                reasons = "; ".join(f"{name[1]}: {_reason(status)}" for name, status in statuses.items())
+                raise Unavailable("platform", f"not ready after {patience.waited_s:.0f} s: {reasons}")
+            patience.wait_for([name for _, name in late])
             self._watch()
-            time.sleep(0.2)
 
     def _wait_for_channels(self) -> list[str]:
         """What is not ready when the time is over, in words: somebody's broken channel must not hold up the rest."""
-        began, told = time.monotonic(), 0.0
+        patience = _Patience(self._say)
         while late := self._late():
-            waited = time.monotonic() - began
-            if waited > CHANNELS_WAIT_S:
+            if patience.waited_s > CHANNELS_WAIT_S:
                 return late
-            if waited - told >= 5.0:
-                told = waited
-                self._say(f"waiting for {', '.join(sorted(each.split(':')[0] for each in late))} ({waited:.0f} s)")
+            patience.wait_for(sorted(each.split(":")[0] for each in late))
             self._watch()
-            time.sleep(0.2)
         return []
 
     def _late(self) -> list[str]:
@@ -266,9 +288,9 @@ class Platform:
             conditions: list[JsonObject] = (channel.get("status") or {}).get("conditions") or []
             ready: JsonObject = next((c for c in conditions if c.get("type") == "Ready"), {})
             if ready.get("status") != "True":
-                metadata = channel["metadata"]
+                named = channel["metadata"]
                 why = ready.get("message") or ready.get("reason") or "not reconciled yet"
-                late.append(f"channel {metadata['namespace']}/{metadata['name']}: {why}")
+                late.append(f"channel {named['namespace']}/{named['name']}: {why}")
         return late
 
     # -- watching ---------------------------------------------------------------------------------------------------
@@ -341,6 +363,25 @@ class Platform:
         self._say("stopped; the data stays in " + str(self._settings.home))
 
 
+class _Patience:
+    """Waits in small steps and says now and then, ever more rarely, for what."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._began = time.monotonic()
+        self._tell_after_s = 5.0
+
+    @property
+    def waited_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def wait_for(self, names: list[str]) -> None:
+        if self.waited_s >= self._tell_after_s:
+            self._tell_after_s *= 2
+            self._say(f"waiting for {', '.join(names)} ({self.waited_s:.0f} s)")
+        time.sleep(0.2)
+
+
 def _request_stop(_number: int, _frame: FrameType | None) -> None:
     raise StopRequested
 
@@ -365,6 +406,10 @@ def _is_available(status: JsonObject | None) -> bool:
 
 def _reason(status: JsonObject | None) -> str:
     return next((c["message"] for c in _conditions(status) if c["type"] == "Available"), "not started yet")
+
+
+def _restarts(status: JsonObject | None) -> int:
+    return 0 if status is None else max((pod["restarts"] for pod in status["pods"]), default=0)
 
 
 def _conditions(status: JsonObject | None) -> list[JsonObject]:

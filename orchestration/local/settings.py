@@ -115,7 +115,8 @@ class LocalSettings:
 
     def environ(self) -> dict[str, str]:
         """The wiring that every process of the platform reads."""
-        return {
+        secret = {} if self.kafka_secret_dir is None else {"KAFKA_SECRET_DIR": self.kafka_secret_dir}
+        return secret | {
             "SLUICE_HOME": str(self.home),
             "SLUICE_REGISTRY": str(self.registry),
             "SLUICE_WORKLOADS": "local",
