@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -171,7 +172,7 @@ def naming_the_file() -> Iterator[None]:
     """Turn Spark's error about a damaged page or an empty field into DamagedInput with the file's name."""
     try:
         yield
-    except PySparkException as exc:
+    except (PySparkException, Py4JJavaError) as exc:
         text = str(exc)
         empty = _EMPTY.search(text)
         if empty is not None:
