@@ -19,3 +19,22 @@ def kafka(tmp_path_factory):
 
     with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """One real Kubernetes control plane for the whole session; each test uses namespaces of its own."""
+    from tests.cluster.binaries import CannotBuild
+    from tests.cluster.control_plane import ControlPlane
+    from tests.cluster.kubelet import PretendedKubelet
+
+    plane = ControlPlane(tmp_path_factory.mktemp("kubernetes"))
+    try:
+        plane.start()
+    except CannotBuild as reason:
+        pytest.skip(f"no Kubernetes: {reason}")
+    try:
+        with PretendedKubelet(plane):
+            yield plane
+    finally:
+        plane.stop()

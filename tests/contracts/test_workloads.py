@@ -1,4 +1,4 @@
-"""What every Workloads port promises: the same claims against the fake and against processes of this machine."""
+"""What every Workloads port promises: the same claims for processes of this machine and for Kubernetes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def eventually(claim, within_s=15.0):
 
 
 class WorkloadsContract:
-    """A subclass gives `workloads`; each test uses a Deployment of its own."""
+    """A subclass gives `workloads` and `declare_foreign`; each test uses a Deployment of its own."""
 
     @pytest.fixture
     def name(self, workloads):
@@ -172,12 +172,12 @@ class WorkloadsContract:
 
         assert ready(workloads, name, 1)["metadata"]["resourceVersion"] != first
 
-    def test_what_is_not_managed_by_sluice_is_not_listed(self, workloads, name):
-        foreign = deployment(name, 0)
+    def test_what_is_not_managed_by_sluice_is_not_listed(self, workloads, declare_foreign):
+        foreign = deployment(f"foreign-{uuid.uuid4().hex[:8]}", 0)
         foreign["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "somebody"
-        workloads.apply_deployment(foreign)
+        declare_foreign(foreign)
 
-        assert of(workloads, name) is None
+        assert of(workloads, foreign["metadata"]["name"]) is None
 
     def test_a_change_ends_the_waiting(self, workloads, name):
         cursor = workloads.wait_for_change(None, 0.0)
@@ -201,7 +201,7 @@ class WorkloadsContract:
         workloads.apply_service(service(name))
         workloads.apply_service(service(name, 81))
         (found,) = [s for s in workloads.list_services() if s["metadata"]["name"] == name]
-        assert found["spec"]["ports"] == [{"port": 81}]
+        assert [port["port"] for port in found["spec"]["ports"]] == [81]
         assert found["metadata"]["resourceVersion"]
         workloads.delete_service(NAMESPACE, name)
         workloads.delete_service(NAMESPACE, name)
@@ -251,8 +251,44 @@ class TestLocalWorkloads(WorkloadsContract):
     def workloads(self, local_workloads):
         return local_workloads
 
+    @pytest.fixture
+    def declare_foreign(self, workloads):
+        declared = []
+
+        def declare(manifest):
+            declared.append(manifest["metadata"]["name"])
+            workloads.apply_deployment(manifest)
+
+        yield declare
+        for name in declared:
+            workloads.delete_deployment(NAMESPACE, name)
+
     def test_a_manifest_that_no_process_can_run_is_refused(self, workloads):
         manifest = deployment("two")
         manifest["spec"]["template"]["spec"]["containers"] *= 2
         with pytest.raises(Refused, match="containers"):
             workloads.apply_deployment(manifest)
+
+
+@pytest.fixture(scope="module")
+def kubernetes_workloads(cluster):
+    from orchestration.adapters.kubernetes_clients.connection import KubernetesApi
+    from orchestration.adapters.kubernetes_workloads import KubernetesWorkloads
+
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    workloads = KubernetesWorkloads(KubernetesApi.connect(cluster.kubeconfig()))
+    yield workloads
+    workloads.close()
+
+
+@pytest.mark.cluster
+class TestKubernetesWorkloads(WorkloadsContract):
+    """Against a real API server with its controllers; what is more than the contract is in tests/cluster."""
+
+    @pytest.fixture
+    def workloads(self, kubernetes_workloads):
+        return kubernetes_workloads
+
+    @pytest.fixture
+    def declare_foreign(self, cluster):
+        return cluster.apply

@@ -1,0 +1,1 @@
+"""A real Kubernetes for tests: built from the Go modules once, started for a session, gone at its end."""
