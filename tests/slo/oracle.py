@@ -52,8 +52,7 @@ def promql_increase(samples: list[tuple[int, float]], start: int, end: int) -> f
         duration_to_start = average / 2
     if result > 0 and points[0][1] >= 0:
         duration_to_zero = sampled_interval * (points[0][1] / result)
-        if duration_to_zero < duration_to_start:
-            duration_to_start = duration_to_zero
+        duration_to_start = min(duration_to_start, duration_to_zero)
     if duration_to_end >= threshold:
         duration_to_end = average / 2
     return result * ((sampled_interval + duration_to_start + duration_to_end) / sampled_interval)

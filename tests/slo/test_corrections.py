@@ -59,5 +59,5 @@ def test_what_is_refused_names_file_and_field(text, reason):
 
 
 def test_a_file_that_is_no_yaml_is_damaged():
-    with pytest.raises(DamagedInput, match="c.yaml"):
+    with pytest.raises(DamagedInput, match=r"c\.yaml"):
         parse_corrections("corrections: [", "c.yaml")

@@ -1,6 +1,7 @@
 """Prometheus' own arithmetic, held against tables computed by hand."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ def increase(points, start, end):
             last_ms=points[-1][0] * 1000,
             first=values[0],
             last=values[-1],
-            dropped=sum(before for before, after in zip(values, values[1:], strict=False) if after < before),
+            dropped=sum(before for before, after in pairwise(values) if after < before),
         ),
         start * 1000,
         end * 1000,

@@ -1,6 +1,7 @@
 """Increments and quantiles of one metric, in Spark, against hand-written tables and an independent oracle."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -163,7 +164,7 @@ def test_increments_agree_with_the_oracle_and_add_up_over_any_split(spark, tmp_p
     points = [[(to_millis(at(second / 60)), value) for second, value in values.items()] for values in many]
     bounds = [0, *sorted(cuts), 3600]
     sums: dict[str, float] = {}
-    for start, end in [*zip(bounds, bounds[1:], strict=False), (0, 3600)]:
+    for start, end in [*pairwise(bounds), (0, 3600)]:
         asked = Range(at(start / 60), at(end / 60))
         limits = to_millis(asked.start), to_millis(asked.end)
         found = {item.labels["n"]: item.value for item in anchored_increases(frame, "requests_total", asked)}

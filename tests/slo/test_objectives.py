@@ -234,12 +234,12 @@ def test_two_objectives_of_one_name_are_refused_with_both_files():
 
 @pytest.mark.parametrize("text", ["a: [", "a: 1\na: 2", "\x00", "!!python/object:os.system x"])
 def test_a_file_that_is_no_yaml_is_damaged_input(text):
-    with pytest.raises(DamagedInput, match="broken.yaml"):
+    with pytest.raises(DamagedInput, match=r"broken\.yaml"):
         parse_objectives([("broken.yaml", text)])
 
 
 def test_a_document_that_is_no_mapping_is_refused():
-    with pytest.raises(ConfigError, match="a.yaml"):
+    with pytest.raises(ConfigError, match=r"a\.yaml"):
         parse_objectives([("a.yaml", "- 1")])
 
 

@@ -1,6 +1,7 @@
 """Windows on clocks and calendars: exact bounds, on the days when clocks and calendars are odd."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -117,7 +118,7 @@ def test_periods_cover_all_time_without_gap_or_overlap(unit, amount, anchor, zon
 
     assert found[0].start <= asked.start
     assert found[-1].end >= asked.end
-    assert all(left.end == right.start for left, right in zip(found, found[1:], strict=False))
+    assert all(left.end == right.start for left, right in pairwise(found))
     assert all(period.overlaps(asked) for period in found)
 
 
