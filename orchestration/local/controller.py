@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from eventing.errors import InvalidResource
+from eventing.errors import SluiceError
 from orchestration.local import probes, replicas
 from orchestration.local.pod_template import PodTemplate, Probe, parse_deployment
 from orchestration.local.ports import LOOPBACK, free_port, give_back, is_free
@@ -114,9 +114,6 @@ class Controller:
         for number in (signal.SIGTERM, signal.SIGINT):
             # After circus, which has installed its own handlers.
             loop.add_signal_handler(number, self.stop)
-        for key in self._files.keys("status"):
-            # Nothing runs yet, whatever the last controller has written.
-            self._files.remove("status", key)
         while not self._stopping.is_set():
             self._tick()
             with contextlib.suppress(TimeoutError):
@@ -169,7 +166,7 @@ class Controller:
                 if "deletionTimestamp" in metadata:
                     self._leaving.add(key)
                 templates[key] = parse_deployment(stored["object"])
-            except (InvalidResource, ValueError, KeyError, TypeError, AttributeError) as problem:
+            except (SluiceError, ValueError, KeyError, TypeError, AttributeError) as problem:
                 # The adapter refuses such a manifest; an editor does not. What runs goes on as it was.
                 self._problems[key] = f"the manifest cannot be used: {problem}"
                 self._generations.setdefault(key, 0)

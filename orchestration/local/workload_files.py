@@ -4,7 +4,7 @@
     services/<namespace>/<name>.json      kept and listed; on loopback nothing has to route to them
     status/<namespace>/<name>.json        what runs; written by the controller, read by everybody
     lock                                  held while a Deployment is read, changed and written
-    controller.lock                       held by the controller for as long as it lives
+    controller.claim, controller.lock     held by the controller for as long as it lives
 
 A file is replaced by a rename, so that readers, which take no lock, see the old or the new one. Deleting marks the
 object with `metadata.deletionTimestamp`; the controller removes its files when its last process has ended.
@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from eventing.errors import Unavailable
 
 JsonObject = dict[str, Any]
 Key = tuple[str, str]
@@ -54,11 +56,18 @@ class WorkloadFiles:
         return self.root / kind / key[0] / f"{key[1]}.json"
 
     def read(self, kind: str, key: Key) -> JsonObject | None:
-        """The document, None when there is none."""
+        """The document, None when there is none.
+
+        Raises:
+            Unavailable: it is damaged: that is unknown, not absent.
+        """
+        path = self.path(kind, key)
         try:
-            document: JsonObject = json.loads(self.path(kind, key).read_bytes())
+            document: JsonObject = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
+        except ValueError as problem:
+            raise Unavailable("workloads", f"{path} is damaged: {problem}") from problem
         return document
 
     def write(self, kind: str, key: Key, document: JsonObject) -> None:
@@ -101,14 +110,22 @@ class WorkloadFiles:
 
     @contextmanager
     def controlling(self) -> Iterator[bool]:
-        """Be the controller of this folder; False when another process is."""
+        """Be the controller of this folder; False when another process is.
+
+        Two locks: the first keeps a second controller out, the second says that the statuses are true. In between,
+        those of the last controller are removed, because its processes have ended with it.
+        """
         self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / "controller.lock").open("a") as lock:
+        with (self.root / "controller.claim").open("a") as claim, (self.root / "controller.lock").open("a") as lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 yield False
                 return
+            for key in self.keys("status"):
+                self.remove("status", key)
+            # Readers hold it, shared, for a moment when they ask whether a controller lives.
+            fcntl.flock(lock, fcntl.LOCK_EX)
             yield True
 
     def is_controlled(self) -> bool:
