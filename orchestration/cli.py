@@ -168,10 +168,10 @@ def plan(file: str | None, output: str) -> None:
 def reconcile(output: str) -> None:
     """Observe, plan and apply once, without Dagster."""
     from orchestration.apply import reconcile_once
-    from orchestration.wiring import one_at_a_time
+    from orchestration.wiring import exclusively
 
     ports, policy, settings = _live()
-    with one_at_a_time(settings.home):
+    with exclusively(settings):
         done = reconcile_once(ports, policy, _now(), expected_brokers=settings.canary.expected_cluster_size)
     _say_what_is_unknown(done.observation)
     document = done.to_document()

@@ -20,7 +20,7 @@ from orchestration.planning import Plan, Policy
 from orchestration.planning.planner import plan
 from orchestration.ports import Ports
 from orchestration.settings import Settings
-from orchestration.wiring import build_ports, live_policy, one_at_a_time
+from orchestration.wiring import build_ports, exclusively, live_policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class ControlPlane:
 
     def exclusively(self) -> AbstractContextManager[None]:
         """While one reconciliation changes something, others wait."""
-        return one_at_a_time(self.settings.home)
+        return exclusively(self.settings)
 
 
 class ControlPlaneResource(dg.ConfigurableResource[ControlPlane]):

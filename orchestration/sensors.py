@@ -8,6 +8,7 @@ cursor remembers decides what is done; it holds what was seen last and how often
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +30,8 @@ MEMBERSHIP_POLL_S = 2.0
 FIRST_RETRY_S = 10.0
 LONGEST_RETRY_S = 300.0
 """What failed is asked for again after 10, 20, 40 … seconds, at most 5 minutes; something else is asked for at once."""
+ASKED_S = 10.0
+"""How long what one sensor asked for is left to it."""
 RUN_POLL_S = 0.3
 RUN_START_LIMIT_S = 60.0
 """A run that has not started for so long is no longer counted on."""
@@ -68,6 +71,30 @@ class Memory:
         return max(0.0, self.at + wait - now)
 
 
+class Asked:
+    """What the sensors of this process asked for a moment ago, so that two do not ask for the same at once.
+
+    It saves a run, and nothing more: a second one would find nothing to do.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[str, tuple[str, float]] = {}
+
+    def claim(self, fingerprint: str, trigger: str, now: float) -> str | None:
+        """None: ask for it. Otherwise why not; a sensor is not kept from asking again by itself."""
+        with self._lock:
+            self._last = {key: last for key, last in self._last.items() if now - last[1] < ASKED_S}
+            other = self._last.get(fingerprint)
+            if other is not None and other[0] != trigger:
+                return f"the {other[0]} sensor asked for it already"
+            self._last[fingerprint] = (trigger, now)
+            return None
+
+
+_asked = Asked()
+
+
 def fingerprint(plan: Plan) -> str:
     """What a plan is about, without times and numbers that grow by themselves."""
     about = sorted((action.kind, action.cause, target(action)) for action in plan.actions)
@@ -97,9 +124,9 @@ def _tick(
     if not plan.actions:
         memory = replace(memory, asked=None, times=0)
         return dg.SensorResult(skip_reason=plan.summary, cursor=memory.to_cursor())
-    if reason := _not_yet(memory, plan) or _on_its_way(context):
-        return dg.SensorResult(skip_reason=f"{reason}. {plan.summary}", cursor=memory.to_cursor())
     about = fingerprint(plan)
+    if reason := _not_yet(memory, plan) or _on_its_way(context) or _asked.claim(about, trigger, time.monotonic()):
+        return dg.SensorResult(skip_reason=f"{reason}. {plan.summary}", cursor=memory.to_cursor())
     memory = replace(memory, asked=about, times=memory.times + 1 if about == memory.asked else 1, at=time.time())
     return dg.SensorResult(run_requests=[_run_request(plan, trigger)], cursor=memory.to_cursor())
 

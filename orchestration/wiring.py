@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eventing.errors import ConfigError, Unavailable
+from eventing.errors import Unavailable
 from orchestration.planning import CanaryDeployment, CanaryPolicy, DispatcherPolicy, Policy
 from orchestration.ports import KafkaCluster, Ports, Registry, Workloads
 from orchestration.settings import KUBERNETES, Settings, WorkloadsKind
@@ -30,14 +30,17 @@ def build_ports(settings: Settings) -> Ports:
     """The three ports. Connects to nothing yet.
 
     Raises:
-        ConfigError: what is asked for does not exist, or the Kafka Secret cannot be used.
+        ConfigError: no cluster is configured, or the Kafka Secret cannot be used.
     """
     return Ports(registry=_registry(settings), workloads=_workloads(settings), kafka=_kafka(settings))
 
 
 def _registry(settings: Settings) -> Registry:
     if settings.registry == KUBERNETES:
-        raise ConfigError(["SLUICE_REGISTRY=kubernetes is not supported yet; give the path of a folder"])
+        from orchestration.adapters.kubernetes_clients.connection import KubernetesApi
+        from orchestration.adapters.kubernetes_registry import KubernetesRegistry
+
+        return KubernetesRegistry(KubernetesApi.connect())
     from orchestration.adapters.registry_folder import FolderRegistry
 
     return FolderRegistry(settings.registry)
@@ -45,7 +48,10 @@ def _registry(settings: Settings) -> Registry:
 
 def _workloads(settings: Settings) -> Workloads:
     if settings.workloads is WorkloadsKind.KUBERNETES:
-        raise ConfigError(["SLUICE_WORKLOADS=kubernetes is not supported yet; leave it at local"])
+        from orchestration.adapters.kubernetes_clients.connection import KubernetesApi
+        from orchestration.adapters.kubernetes_workloads import KubernetesWorkloads
+
+        return KubernetesWorkloads(KubernetesApi.connect())
     from orchestration.adapters.local_workloads import LocalWorkloads
 
     return LocalWorkloads(settings.home)
@@ -81,6 +87,15 @@ def live_policy(settings: Settings) -> Policy:
             ),
         ),
     )
+
+
+def exclusively(settings: Settings) -> contextlib.AbstractContextManager[None]:
+    """Let one reconciliation run at a time, where that can be had.
+
+    In a cluster each run has a file system of its own and there is nothing to lock: what two do at once is done twice,
+    or is refused as a conflict and planned anew.
+    """
+    return one_at_a_time(settings.home) if settings.workloads is WorkloadsKind.LOCAL else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
