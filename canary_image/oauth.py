@@ -86,6 +86,7 @@ class TokenClient:
                 document = json.loads(response.read(MAX_RESPONSE_BYTES))
             value, life = document["access_token"], float(document.get("expires_in", DEFAULT_LIFE_S))
         except urllib.error.HTTPError as exc:
+            exc.close()  # it holds the connection
             raise TokenError(f"{self._url} answered {exc.code}") from exc
         except OSError as exc:
             raise TokenError(f"{self._url} cannot be reached: {getattr(exc, 'reason', exc)}") from exc
