@@ -67,14 +67,20 @@ def find_samples(folder: Path) -> SampleFiles:
     for path in sorted(folder.rglob("*.parquet")):
         if not path.is_file() or any(part.startswith((".", "_")) for part in path.relative_to(folder).parts):
             continue
-        paths[_checked_time(path)].append(str(path.resolve()))
-        size += path.stat().st_size
+        try:
+            kind, length = _checked_time(path), path.stat().st_size
+        except FileNotFoundError:
+            continue  # the recorder merged it into another file, which was there before this one went
+        paths[kind].append(str(path.resolve()))
+        size += length
     return SampleFiles(paths, size)
 
 
 def _checked_time(path: Path) -> str:
     try:
         schema = pq.read_schema(path)
+    except FileNotFoundError:
+        raise
     except (pa.ArrowException, OSError) as exc:
         raise DamagedInput(
             f"{path}: not readable as Parquet ({str(exc).splitlines()[0]}); restore or remove the file"
