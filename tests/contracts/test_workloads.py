@@ -10,6 +10,7 @@ import uuid
 import pytest
 
 from eventing.errors import NotFound, Refused
+from tests.fakes.workloads import FakeWorkloads
 from tests.local.controlled import controller
 
 SERVER = (
@@ -235,6 +236,16 @@ def eventually_quiet(workloads):
     while (following := workloads.wait_for_change(cursor, 0.3)) != cursor:
         cursor = following
     return cursor
+
+
+class TestFakeWorkloads(WorkloadsContract):
+    @pytest.fixture
+    def workloads(self):
+        return FakeWorkloads(settles_at_once=True)
+
+    @pytest.fixture
+    def declare_foreign(self, workloads):
+        return workloads.apply_deployment
 
 
 @pytest.fixture(scope="module")
