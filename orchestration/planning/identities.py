@@ -21,7 +21,7 @@ from eventing.channels import (
     service_name,
 )
 from orchestration.planning.actions import CANARY
-from orchestration.planning.names import deployment_name
+from orchestration.planning.names import FINALIZER, deployment_name
 from orchestration.planning.policy import Policy
 from orchestration.planning.snapshot import JsonObject
 
@@ -94,7 +94,7 @@ class Claims:
     def settle(cls, identities: Iterable[Identity], policy: Policy) -> Claims:
         """Give every name to one owner: who has it already, else the canary, else the first by key."""
         owners: dict[str, str] = {}
-        ordered = sorted(identities, key=lambda i: (i.persisted_topic is None, i.key))
+        ordered = sorted(identities, key=lambda i: (i.persisted_topic is None, FINALIZER not in i.finalizers, i.key))
         for identity in ordered:
             if identity.persisted_topic is None and policy.canary.enabled:
                 owners.setdefault(f"topic {policy.canary.topic}", CANARY)
