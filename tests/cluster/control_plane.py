@@ -38,6 +38,15 @@ SERVER_NAMES = "DNS:localhost,DNS:kubernetes.default.svc,DNS:kubernetes.default.
 KUBERNETES_SERVICE_IP = "10.96.0.1"
 
 
+class Answered(OSError):
+    """The API server answered, but not with success: its status code, and its own words."""
+
+    def __init__(self, code: int, text: str) -> None:
+        self.code = code
+        self.message = str(json.loads(text).get("message")) if text.startswith("{") else text
+        super().__init__(f"{code}: {self.message}")
+
+
 class ControlPlane:
     """See the module. `address` is where the API server listens; `users` get a token each and no rights."""
 
@@ -209,7 +218,7 @@ class ControlPlane:
         token: str | None = None,
         timeout_s: float = 30.0,
     ) -> dict[str, Any]:
-        """One plain request, without any of the code under test. Raises `urllib.error.HTTPError`."""
+        """One plain request, without any of the code under test. Raises `Answered` for anything but success."""
         request = urllib.request.Request(
             self.url + path,
             data=None if body is None else json.dumps(body).encode(),
@@ -220,8 +229,11 @@ class ControlPlane:
                 "Accept": accept,
             },
         )
-        with urllib.request.urlopen(request, timeout=timeout_s, context=self._tls()) as answer:
-            text = answer.read()
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s, context=self._tls()) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            raise Answered(error.code, error.read().decode(errors="replace")) from error
         return json.loads(text) if text.startswith(b"{") else {"text": text.decode()}
 
     def apply(
@@ -323,8 +335,15 @@ class ControlPlane:
         assert done.returncode == 0, f"openssl {arguments[0]}: {done.stderr}"
 
 
-PLURALS = {"NetworkPolicy": "networkpolicies", "StorageClass": "storageclasses", "Ingress": "ingresses"}
-CLUSTER_WIDE = {"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "Node", "PriorityClass"}
+CLUSTER_WIDE = {
+    "Namespace",
+    "Node",
+    "CustomResourceDefinition",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
 
 
 def object_path(document: Mapping[str, Any]) -> str:
@@ -332,10 +351,5 @@ def object_path(document: Mapping[str, Any]) -> str:
     group_version, kind, metadata = document["apiVersion"], document["kind"], document["metadata"]
     root = f"/api/{group_version}" if "/" not in group_version else f"/apis/{group_version}"
     scope = "" if kind in CLUSTER_WIDE else f"/namespaces/{metadata.get('namespace', 'default')}"
-    plural = PLURALS.get(kind, kind.lower() + "s")
-    return f"{root}{scope}/{plural}/{metadata['name']}"
-
-
-def http_status(error: urllib.error.HTTPError) -> dict[str, Any]:
-    """The Status object of a refused request."""
-    return dict(json.loads(error.read()))
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return f"{root}{scope}/{plural.lower()}/{metadata['name']}"

@@ -268,6 +268,9 @@ def _error(code: int, status: JsonObject, doing: str, retry_after: str | None) -
         return FieldConflict(SYSTEM, reason, owners) if owners else Conflict(SYSTEM, reason)
     if code == 410:
         return Expired(SYSTEM, reason)
+    if code == 500 and "failed to create typed patch object" in message:
+        # What a server-side apply calls a document that does not fit the schema; asking again would not help.
+        return Refused(SYSTEM, reason)
     if code == 429 or code >= 500:
         told = details.get("retryAfterSeconds")
         wait = float(told) if isinstance(told, int) and told > 0 else _seconds(retry_after)
