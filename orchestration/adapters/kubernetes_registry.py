@@ -60,7 +60,7 @@ class KubernetesRegistry:
             raise Unavailable(
                 SYSTEM, "the cluster has no KafkaChannels: install deploy/crd (docs/kubernetes.md)"
             ) from exc
-        channels = [shown(item) for item in items]
+        channels = [_complete(shown(item)) for item in items]
         channels.sort(key=_key)
         self._listed = {_key(channel): channel for channel in channels}
         return RegistryView(channels=channels)
@@ -164,6 +164,12 @@ def merged(document: Any, patch: Any) -> Any:
         else:
             result[key] = merged(result.get(key), value)
     return result
+
+
+def _complete(channel: JsonObject) -> JsonObject:
+    """With the lists and maps that an API server leaves out while they are empty."""
+    metadata = {**channel["metadata"], "finalizers": channel["metadata"].get("finalizers") or []}
+    return {**channel, "metadata": metadata, "status": channel.get("status") or {}}
 
 
 def _conditions(status: JsonObject) -> dict[str, JsonObject]:

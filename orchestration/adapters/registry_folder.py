@@ -102,7 +102,10 @@ class FolderRegistry:
         listed = self._listed.get(key)
         path = self._status_folder / f"{namespace}.{name}.yaml"
         with self._locked():
-            kept = self._read_one(path)
+            try:
+                kept = self._read_one(path)
+            except Damaged:
+                kept = None  # reported when it is listed; written anew here
             if listed is None:
                 if finalizers == []:
                     return  # the last finalizer went before, and the channel with it
