@@ -39,7 +39,7 @@ CONTROLLERS = 3  # of KRaft: survives the loss of one; more would only cost memo
 FORMAT_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 90.0  # ready after 3 s on two idle cores; three brokers on a busy machine were seen to take 30 s
 STOP_TIMEOUT_S = 15.0  # then SIGKILL: the last controller of a quorum can wait for the others without end
-LOG_TAIL_LINES = 12
+LOG_TAIL_LINES = 80  # a stack trace and what stands above it
 HEAP = "512m"
 
 # A development machine starts brokers often and runs them briefly: compile little, share classes, collect simply.
@@ -75,6 +75,13 @@ class Node:
     controller_port: int
     controller: bool
     rack: str | None
+
+
+def _new_cluster_id() -> str:
+    """As Kafka's own: a UUID in URL-safe base64, never with a leading dash, which its tools would take for an option."""
+    while (cluster_id := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return cluster_id
 
 
 def remembered_brokers(data_dir: Path) -> int | None:
@@ -220,7 +227,7 @@ class KafkaServer:
     ) -> tuple[str, list[Node]]:
         memory = self.data_dir / "cluster.json"
         known: list[Node] = []
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster_id = _new_cluster_id()
         if memory.exists():
             try:
                 document = json.loads(memory.read_text())
@@ -439,5 +446,7 @@ class KafkaServer:
             path = self.logs(broker) / name
             if path.exists():
                 lines += path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        telling = [line for line in lines if "ERROR" in line or "Exception" in line or "FATAL" in line] or lines
-        return " | ".join(telling[-3:]) + f" (see {self.logs(broker)})"
+        # The exception rather than where it was thrown.
+        telling = [line for line in lines if "ERROR" in line or "Exception" in line or "FATAL" in line]
+        telling = [line for line in telling if not line.lstrip().startswith(("at ", "..."))] or lines
+        return " | ".join(line.strip() for line in telling[-3:]) + f" (see {self.logs(broker)})"

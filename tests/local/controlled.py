@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 
+import psutil
+
 from orchestration.local.tether import tethered
 from orchestration.local.workload_files import WorkloadFiles
 
@@ -56,3 +58,11 @@ def pods(home, namespace, name):
         return json.loads((home / "workloads" / "status" / namespace / f"{name}.json").read_bytes())["pods"]
     except FileNotFoundError:
         return []
+
+
+def alive(pid):
+    """Whether this process runs; a zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -14,7 +14,7 @@ import pytest
 from eventing.errors import Unavailable
 from orchestration.adapters.local_workloads import LocalWorkloads
 from tests.contracts.test_workloads import NAMESPACE, deployment, eventually, of, ready
-from tests.local.controlled import controller, pods, start_controller, stop
+from tests.local.controlled import alive, controller, pods, start_controller, stop
 
 
 @pytest.fixture
@@ -31,13 +31,6 @@ def controlled(home):
 @pytest.fixture
 def workloads(home, controlled):
     return LocalWorkloads(home)
-
-
-def alive(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def pids(home, name):
