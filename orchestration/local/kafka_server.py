@@ -78,7 +78,7 @@ class Node:
 
 
 def _new_cluster_id() -> str:
-    """As Kafka's own: a UUID in URL-safe base64, never with a leading dash, which its tools would take for an option."""
+    """A UUID in URL-safe base64, as Kafka draws it: never with a leading dash, which its tools take for an option."""
     while (cluster_id := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return cluster_id
@@ -205,7 +205,7 @@ class KafkaServer:
         self._signal_and_wait([broker])
 
     def kill_broker(self, broker: int) -> None:
-        """SIGKILL to one broker: the others notice after the session timeout (9 s by default)."""
+        """SIGKILL to one broker: the others notice after the session timeout (6 s here)."""
         process = self._processes.pop(broker, None)
         if process is not None:
             process.kill()
@@ -316,6 +316,10 @@ class KafkaServer:
             "share.coordinator.state.topic.min.isr": str(max(1, copies - 1)),
             # The default of 3 s is for deployments of many consumers; here it would delay every first join.
             "group.initial.rebalance.delay.ms": "0",
+            # A killed broker may register again only when its session has ended; the default of 9 s is a long wait in
+            # front of a terminal, less than this would fence brokers of a busy laptop.
+            "broker.session.timeout.ms": "6000",
+            "broker.heartbeat.interval.ms": "1000",
         }
         if node.rack is not None:
             settings["broker.rack"] = node.rack
