@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,3 +39,22 @@ def cluster(tmp_path_factory):
             yield plane
     finally:
         plane.stop()
+
+
+@pytest.fixture(scope="session")
+def registry_cluster(cluster):
+    """The cluster with our definition of KafkaChannel."""
+    from tests.cluster.manifests import kustomized
+
+    for document in kustomized("crd"):
+        cluster.apply(document)
+    path = "/apis/messaging.knative.dev/v1beta1/kafkachannels"
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            cluster.request("GET", path)
+        except OSError:
+            assert time.monotonic() < deadline, "KafkaChannels are not served"
+            time.sleep(0.1)
+        else:
+            return cluster

@@ -13,6 +13,7 @@ a deleted object until its finalizers are gone. Three things remain:
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from eventing.channels import API_VERSION
@@ -32,6 +33,14 @@ FINALIZER_ATTEMPTS = 5
 Key = tuple[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What must not have changed between a list and a write."""
+
+    uid: str
+    finalizers: tuple[str, ...]
+
+
 class KubernetesRegistry:
     """See the module.
 
@@ -45,7 +54,7 @@ class KubernetesRegistry:
         self._journal = Journal(api)
         self._path = f"{ROOT}/{PLURAL}" if namespace is None else namespaced(ROOT, namespace, PLURAL)
         self._followed = Followed(api, Collection(self._path, {}, _told))
-        self._listed: dict[Key, JsonObject] = {}
+        self._listed: dict[Key, _Listed] = {}
         """As last listed: what a plan that is applied now was made from."""
 
     def close(self) -> None:
@@ -62,7 +71,10 @@ class KubernetesRegistry:
             ) from exc
         channels = [_complete(shown(item)) for item in items]
         channels.sort(key=_key)
-        self._listed = {_key(channel): channel for channel in channels}
+        self._listed = {
+            _key(channel): _Listed(channel["metadata"]["uid"], tuple(channel["metadata"]["finalizers"]))
+            for channel in channels
+        }
         return RegistryView(channels=channels)
 
     def update_status(self, namespace: str, name: str, patch: JsonObject, finalizers: list[str] | None) -> None:
@@ -87,9 +99,9 @@ class KubernetesRegistry:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _current(self, path: str, listed: JsonObject | None, what: str) -> JsonObject:
+    def _current(self, path: str, listed: _Listed | None, what: str) -> JsonObject:
         current = self._api.get(path, doing=f"reading {what}")
-        if listed is not None and listed["metadata"]["uid"] != current["metadata"]["uid"]:
+        if listed is not None and listed.uid != current["metadata"]["uid"]:
             raise Conflict(SYSTEM, f"{what} was deleted and made anew; observe again")
         return current
 
@@ -109,10 +121,9 @@ class KubernetesRegistry:
         self._tell_turned(after, before)
 
     def _set_finalizers(
-        self, path: str, current: JsonObject, listed: JsonObject | None, wanted: list[str], what: str
+        self, path: str, current: JsonObject, listed: _Listed | None, wanted: list[str], what: str
     ) -> None:
-        base = listed if listed is not None else current
-        planned_from = list(base["metadata"].get("finalizers") or ())
+        planned_from = tuple(current["metadata"].get("finalizers") or ()) if listed is None else listed.finalizers
         added = [entry for entry in wanted if entry not in planned_from]
         removed = [entry for entry in planned_from if entry not in wanted]
         for attempt in range(1, FINALIZER_ATTEMPTS + 1):

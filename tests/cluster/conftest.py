@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 
 import pytest
 
 from tests.cluster.manifests import kustomized
-
-
-@pytest.fixture(scope="session")
-def registry_cluster(cluster):
-    """The cluster with our definition of KafkaChannel."""
-    for document in kustomized("crd"):
-        cluster.apply(document)
-    path = "/apis/messaging.knative.dev/v1beta1/kafkachannels"
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            cluster.request("GET", path)
-        except OSError:
-            assert time.monotonic() < deadline, "KafkaChannels are not served"
-            time.sleep(0.1)
-        else:
-            return cluster
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,4 @@
-"""What every Registry port promises: the same claims for the fake and for a folder of files.
-
-Kubernetes' registry has the same duties; its own tests are in tests/cluster.
-"""
+"""What every Registry port promises: the same claims for the fake, for a folder of files and for Kubernetes."""
 
 from __future__ import annotations
 
@@ -16,6 +13,11 @@ from orchestration.adapters.registry_folder import FolderRegistry
 from tests.fakes.registry import FakeRegistry
 
 FINALIZER = "sluice.dev/kafkachannel"
+CHANNELS = "/apis/messaging.knative.dev/v1beta1/namespaces/shop/kafkachannels"
+OTHER = "example.com/other"
+SPEC = {"numPartitions": 3, "replicationFactor": 1, "retentionDuration": "PT168H"}
+"""Complete, because an API server fills in what is missing."""
+READY = [{"type": "Ready", "status": "True"}]
 
 
 def channel(name="orders", namespace="shop", **spec):
@@ -23,7 +25,7 @@ def channel(name="orders", namespace="shop", **spec):
         "apiVersion": "messaging.knative.dev/v1beta1",
         "kind": "KafkaChannel",
         "metadata": {"namespace": namespace, "name": name},
-        "spec": {"numPartitions": 3, **spec},
+        "spec": {**SPEC, **spec},
     }
 
 
@@ -38,17 +40,17 @@ class RegistryContract:
         declare(channel("a"))
         found = registry.list_channels().channels
         assert [c["metadata"]["name"] for c in found] == ["a", "b"]
-        assert found[0]["spec"] == {"numPartitions": 3}
+        assert found[0]["spec"] == SPEC
         assert (found[0]["metadata"]["generation"], found[0]["metadata"]["finalizers"]) == (1, [])
         assert found[0]["status"] == {}
 
     def test_a_status_is_merged_as_a_merge_patch(self, registry, declare):
         declare(channel())
         registry.list_channels()
-        registry.update_status("shop", "orders", {"address": {"url": "http://a"}, "observedGeneration": 1}, None)
-        registry.update_status("shop", "orders", {"address": {"url": None, "name": "x"}, "conditions": [1]}, None)
+        registry.update_status("shop", "orders", {"annotations": {"a": "1"}, "observedGeneration": 1}, None)
+        registry.update_status("shop", "orders", {"annotations": {"a": None, "b": "2"}, "conditions": READY}, None)
         (found,) = registry.list_channels().channels
-        assert found["status"] == {"address": {"name": "x"}, "observedGeneration": 1, "conditions": [1]}
+        assert found["status"] == {"annotations": {"b": "2"}, "observedGeneration": 1, "conditions": READY}
 
     def test_a_generation_grows_with_the_spec_and_with_nothing_else(self, registry, declare):
         declare(channel())
@@ -59,20 +61,20 @@ class RegistryContract:
         assert generation(registry) == 2
         registry.update_status("shop", "orders", {"observedGeneration": 2}, None)
         assert generation(registry) == 2
-        declare(channel(numPartitions=3))
+        declare(channel(numPartitions=5))
         assert generation(registry) == 3
 
     def test_a_removed_channel_stays_until_its_finalizers_are_gone(self, registry, declare, remove):
         declare(channel())
         registry.list_channels()
-        registry.update_status("shop", "orders", {"annotations": {"default.topic": "t"}}, [FINALIZER, "other"])
+        registry.update_status("shop", "orders", {"annotations": {"default.topic": "t"}}, [FINALIZER, OTHER])
         remove("shop", "orders")
         (found,) = registry.list_channels().channels
         assert found["metadata"]["deletionTimestamp"].endswith("Z")
-        assert found["metadata"]["finalizers"] == [FINALIZER, "other"]
-        assert found["spec"] == {"numPartitions": 3}
+        assert found["metadata"]["finalizers"] == [FINALIZER, OTHER]
+        assert found["spec"] == SPEC
         assert found["status"]["annotations"] == {"default.topic": "t"}
-        registry.update_status("shop", "orders", {}, ["other"])
+        registry.update_status("shop", "orders", {}, [OTHER])
         assert len(registry.list_channels().channels) == 1
         registry.update_status("shop", "orders", {}, [])
         assert registry.list_channels().channels == []
@@ -156,3 +158,29 @@ class TestFolderRegistry(RegistryContract):
     @pytest.fixture
     def remove(self, tmp_path):
         return lambda namespace, name: (tmp_path / f"{namespace}.{name}.yaml").unlink()
+
+
+@pytest.mark.cluster
+class TestKubernetesRegistry(RegistryContract):
+    """Against a real API server with our definition; what is more than the contract is in tests/cluster."""
+
+    @pytest.fixture
+    def registry(self, registry_cluster):
+        from orchestration.adapters.kubernetes_clients.connection import KubernetesApi
+        from orchestration.adapters.kubernetes_registry import KubernetesRegistry
+
+        registry_cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+        registry = KubernetesRegistry(KubernetesApi.connect(registry_cluster.kubeconfig()), namespace="shop")
+        yield registry
+        registry.close()
+        for left in registry.list_channels().channels:
+            registry.update_status("shop", left["metadata"]["name"], {}, [])
+            registry_cluster.request("DELETE", f"{CHANNELS}/{left['metadata']['name']}")
+
+    @pytest.fixture
+    def declare(self, registry_cluster):
+        return registry_cluster.apply
+
+    @pytest.fixture
+    def remove(self, registry_cluster):
+        return lambda namespace, name: registry_cluster.request("DELETE", f"{CHANNELS}/{name}")

@@ -28,7 +28,8 @@ JsonObject = dict[str, Any]
 
 SYSTEM = "Kubernetes"
 CONNECT_TIMEOUT_S = 5.0
-READ_TIMEOUT_S = 30.0
+READ_TIMEOUT_S = 10.0
+"""For one request; below the limit of one observation (`observe.CALL_LIMIT_S`)."""
 PAGE = 500
 """Objects a page of a list: kubectl's own number; a page is some megabytes."""
 MESSAGE_LIMIT = 1000
