@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestration.planning.actions import CANARY, ApplyDeployment, ScaleDeployment
-from orchestration.planning.dispatchers import why_apply
+from orchestration.planning.dispatchers import kept_annotations, why_apply
 from orchestration.planning.findings import Findings
 from orchestration.planning.manifests import canary_manifest, with_replicas
 from orchestration.planning.observed import Observed
@@ -40,7 +40,7 @@ def plan_canary_deployment(observed: Observed, policy: Policy) -> Findings:
                 namespace=namespace,
                 name=name,
                 replicas=REPLICAS,
-                manifest=with_replicas(manifest, REPLICAS, {}),
+                manifest=with_replicas(manifest, REPLICAS, {} if existing is None else kept_annotations(existing)),
             )
         )
     elif existing is not None and existing.replicas != REPLICAS:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from eventing.channels import KafkaChannel, channel_url, service_name
@@ -25,6 +25,8 @@ from orchestration.planning.snapshot import GroupLag, PartitionId
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 READY = "Ready"
+WAKE_TIME = timedelta(seconds=60)
+"""A dispatcher that wakes from zero replicas has so long to start before its channel counts as not ready."""
 OURS = frozenset({READY, "Addressable", "ConfigurationReady", "TopicReady", "ChannelServiceReady", "DispatcherReady"})
 
 
@@ -82,7 +84,7 @@ def status_of_channel(
         _configuration(topics),
         _topic(topics, topic),
         _service(channel, service, world),
-        _dispatcher(channel, dispatcher, world),
+        _dispatcher(channel, dispatcher, world, now),
         Condition(type="Addressable", status=TRUE),
     ]
     conditions.append(_ready(channel.status, conditions))
@@ -130,7 +132,7 @@ def _service(channel: KafkaChannel, problem: Problem | None, world: Observed) ->
     )
 
 
-def _dispatcher(channel: KafkaChannel, problem: Problem | None, world: Observed) -> Condition:
+def _dispatcher(channel: KafkaChannel, problem: Problem | None, world: Observed, now: datetime) -> Condition:
     if problem is not None:
         return Condition(type="DispatcherReady", status=FALSE, reason=problem[0], message=problem[1])
     if world.snapshot.deployments is None:
@@ -142,6 +144,8 @@ def _dispatcher(channel: KafkaChannel, problem: Problem | None, world: Observed)
     # One that delivers is enough: the others only share its load.
     if any(d.ready > 0 or d.replicas == 0 for d in found):
         return Condition(type="DispatcherReady", status=TRUE)
+    if any(d.resized is not None and timedelta(0) <= now - d.resized < WAKE_TIME for d in found):
+        return Condition(type="DispatcherReady", status=None)
     message = "no replica of the dispatcher is ready"
     return Condition(type="DispatcherReady", status=FALSE, reason="DispatcherNotReady", message=message)
 

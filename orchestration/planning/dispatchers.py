@@ -16,7 +16,13 @@ from orchestration.planning.actions import ApplyDeployment, ApplyService, Delete
 from orchestration.planning.documents import format_time
 from orchestration.planning.findings import Findings
 from orchestration.planning.manifests import dispatcher_manifest, service_manifest, with_replicas
-from orchestration.planning.names import ANNOTATION_CONFIG_HASH, ANNOTATION_LAST_RESIZE, deployment_name
+from orchestration.planning.names import (
+    ANNOTATION_CHANNEL_KEY,
+    ANNOTATION_CONFIG_HASH,
+    ANNOTATION_LAST_RESIZE,
+    OUR_DOMAIN,
+    deployment_name,
+)
 from orchestration.planning.observed import Observed, ObservedDeployment
 from orchestration.planning.policy import Policy
 from orchestration.planning.replicas import Size, decide_size
@@ -131,8 +137,10 @@ def _apply_or_scale(
         why = f"the channel has no dispatcher; {size.replicas} to begin with: {size.why}"
     else:
         because = why_apply(manifest, existing)
+        annotations = kept_annotations(existing)
         if size.replicas != existing.replicas:
-            annotations[ANNOTATION_LAST_RESIZE] = format_time(now)
+            resized = {ANNOTATION_LAST_RESIZE: format_time(now)}
+            annotations |= resized
             resize = f"from {existing.replicas} to {size.replicas}: {size.why}"
             if because is None:
                 findings.actions.append(
@@ -142,13 +150,11 @@ def _apply_or_scale(
                         namespace=namespace,
                         name=name,
                         replicas=size.replicas,
-                        annotations=annotations,
+                        annotations=resized,
                     )
                 )
                 return
             because += f"; {resize}"
-        else:
-            annotations = _kept_resize(existing)
         if because is None:
             return
         why = because
@@ -188,8 +194,15 @@ def _container(document: JsonObject, name: str) -> Mapping[str, Any]:
     return next((c for c in containers if isinstance(c, Mapping) and c.get("name") == name), {})
 
 
-def _kept_resize(existing: ObservedDeployment) -> dict[str, str]:
+def kept_annotations(existing: ObservedDeployment) -> dict[str, str]:
+    """What is remembered on a Deployment: the last resize, brokers that were seen.
+
+    Applied objects lose what the manifest no longer has, and with it the memory would be lost.
+    """
     metadata = existing.document.get("metadata") or {}
-    kept = (metadata.get("annotations") or {}).get(ANNOTATION_LAST_RESIZE)
-    # Applied objects lose what the manifest no longer has, and with this one the cooldown would be forgotten.
-    return {ANNOTATION_LAST_RESIZE: kept} if isinstance(kept, str) else {}
+    return {
+        key: value
+        for key, value in (metadata.get("annotations") or {}).items()
+        if key.startswith(OUR_DOMAIN) and key not in {ANNOTATION_CONFIG_HASH, ANNOTATION_CHANNEL_KEY}
+        if isinstance(value, str)
+    }

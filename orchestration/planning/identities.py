@@ -76,7 +76,8 @@ def identify(document: JsonObject, policy: Policy) -> Identity | None:
         topic=persisted or policy.topic_template.format(namespace=namespace, name=name),
         wants_dead_letters=annotations.get(ANNOTATION_DEAD_LETTER_TOPIC) != "disabled",
         deletion_policy=annotations.get(ANNOTATION_DELETION_POLICY, "delete"),
-        is_being_deleted=metadata.get("deletionTimestamp") is not None,
+        # Only a time is a wish to delete; anything else is an error, and errors delete nothing.
+        is_being_deleted=isinstance(metadata.get("deletionTimestamp"), str) and bool(metadata["deletionTimestamp"]),
         generation=generation if isinstance(generation, int) and not isinstance(generation, bool) else None,
         finalizers=tuple(f for f in finalizers if isinstance(f, str)) if isinstance(finalizers, list | tuple) else (),
         document=document,

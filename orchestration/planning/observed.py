@@ -57,8 +57,14 @@ class ObservedDeployment(ObservedObject):
 
     replicas: int
     ready: int
-    last_resize: datetime | None
-    """When its size was last changed, else when it was created; None where neither can be read."""
+    resized: datetime | None
+    """When its size was last changed; None: never, or not known."""
+    created: datetime | None
+
+    @property
+    def last_resize(self) -> datetime | None:
+        """When its size was last set: by a resize, else by its creation. None where neither can be read."""
+        return self.resized or self.created
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,8 @@ def _deployment(document: JsonObject) -> ObservedDeployment:
         **_common(document),
         replicas=_count(spec.get("replicas"), default=1),  # Kubernetes' own default
         ready=_count(status.get("readyReplicas"), default=0),
-        last_resize=_time(annotations.get(ANNOTATION_LAST_RESIZE)) or _time(created),
+        resized=_time(annotations.get(ANNOTATION_LAST_RESIZE)),
+        created=_time(created),
     )
 
 

@@ -16,7 +16,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
-from eventing.channels import STATUS_ANNOTATION_TOPIC, KafkaChannel, parse_channel, resource_key
+from eventing.channels import API_VERSION, KIND, STATUS_ANNOTATION_TOPIC, KafkaChannel, parse_channel, resource_key
 from eventing.errors import InvalidResource
 from orchestration.planning.actions import (
     CANARY,
@@ -154,7 +154,10 @@ class _Planned:
 def _plan_channel(identity: Identity, inputs: _Inputs) -> _Planned:
     observed, policy, now = inputs.observed, inputs.policy, inputs.now
     try:
-        channel = parse_channel(identity.document)
+        # An API server leaves both out of the items of a list.
+        given = {"apiVersion": API_VERSION, "kind": KIND}
+        document = {**given, **{k: v for k, v in identity.document.items() if v is not None or k not in given}}
+        channel = parse_channel(document)
     except InvalidResource as exc:
         reason = "; ".join(str(problem) for problem in exc.problems)
         return _Planned(findings=_refused(identity, "InvalidChannel", reason, stops=True, now=now))

@@ -128,6 +128,21 @@ def test_a_namespace_left_out_is_default():
     assert {a["cause"] for a in actions(document(channels=[obj]))} == {"default/orders"}
 
 
+@pytest.mark.parametrize("keys", [("kind",), ("apiVersion",), ("kind", "apiVersion")])
+def test_items_of_a_list_of_the_api_server_have_neither_kind_nor_version(keys):
+    obj = {key: value for key, value in channel().items() if key not in keys}
+
+    assert kinds(document(channels=[obj])) == kinds(document(channels=[channel()]))
+
+
+@pytest.mark.parametrize("stamp", ["", 0, False, True, [], {}])
+def test_a_damaged_time_of_deletion_deletes_nothing(stamp):
+    doc = as_returned(steady(document(channels=[channel()])))
+    doc["channels"][0]["metadata"]["deletionTimestamp"] = stamp
+
+    assert [k for k in kinds(doc) if k.startswith("Delete")] == []
+
+
 def test_a_channel_may_not_take_the_dead_letter_topic_of_another():
     doc = document(channels=[channel("orders.dead-letter"), channel()])
     plan = decide_document(doc)

@@ -265,6 +265,34 @@ def test_a_dispatcher_scaled_to_zero_is_ready():
     assert ready["status"] == "True"
 
 
+def asleep():
+    return steady(document(channels=[channel(annotations={"autoscaling.eventing.knative.dev/min-scale": "0"})]))
+
+
+def test_a_dispatcher_that_wakes_has_a_minute_before_its_channel_is_unready():
+    doc = asleep()
+    doc["lag"]["kafka.shop.orders.u1"]["partitions"]["0"] = 1
+    (scale,) = actions(doc)
+    assert scale["replicas"] == 1
+
+    doc["deployments"][0]["spec"]["replicas"] = 1
+    doc["deployments"][0]["metadata"]["annotations"]["sluice.dev/last-resize"] = at(0)
+    assert actions(doc, seconds=59) == []
+    (update,) = actions(doc, seconds=60)
+    ready = next(c for c in update["status"]["conditions"] if c["type"] == "Ready")
+    assert ready["reason"] == "DispatcherNotReady"
+
+
+def test_what_is_remembered_on_a_deployment_survives_an_apply():
+    doc = steady(document(), LIVE)
+    doc["deployments"][0]["metadata"]["annotations"]["sluice.dev/brokers"] = "{}"
+    (apply,) = actions(doc, policy=replace(LIVE, bootstrap_servers="other:9092"))
+    marks = apply["manifest"]["metadata"]["annotations"]
+
+    assert marks["sluice.dev/brokers"] == "{}"
+    assert marks["sluice.dev/config-hash"] != doc["deployments"][0]["metadata"]["annotations"]["sluice.dev/config-hash"]
+
+
 # --- the canary's own Deployment
 
 LIVE = Policy(
