@@ -22,7 +22,7 @@ import logging
 import ssl
 import time
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from dispatcher_image.delivery import NoAnswer
 from dispatcher_image.responses import BrokenResponse, Parsed, ResponseParser, remembered
@@ -72,8 +72,8 @@ class Connection(asyncio.Protocol):
     # --- asyncio.Protocol --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # Not an isinstance check: uvloop's transports are Transports without being instances of asyncio's class.
+        self.transport = cast("asyncio.Transport", transport)
         if self.request is None or not self.is_open:  # timed out or aborted while it was being opened
             self.close()
             return
