@@ -259,6 +259,7 @@ class KafkaFeed:
             "message.max.bytes": 2 * 1024 * 1024,
             "max.partition.fetch.bytes": 256 * 1024,
             "fetch.queue.backoff.ms": 20,  # the default of a second would starve a fast subscriber
+            "reconnect.backoff.ms": 200,
             "reconnect.backoff.max.ms": 2_000,
             "error_cb": self._on_error,
             "on_commit": self._on_commit,

@@ -48,6 +48,8 @@ LEAST_SHARE_BYTES: Final = 256 * 1024
 """Share of a partition, however many there are: enough for a few large events."""
 STOP_GRACE_S: Final = 3.0
 """After the drain, for the last commit and for leaving the group."""
+LIBRARY_LOG_EVERY_S: Final = 10.0
+"""For each client and facility of librdkafka."""
 OPEN_FILES: Final = 65_536
 GC_THRESHOLD: Final = (50_000, 20, 50)
 """Records in the house are many, long-lived and free of cycles: looking at them often finds nothing."""
@@ -271,6 +273,7 @@ async def dispatch(config: DispatchConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     _raise_file_limit()
+    logging.getLogger("librdkafka").addFilter(SparseLog())
 
     dispatcher = Dispatcher(config)
     source = open_channel_source(config.channel_source, only=dispatcher.key)
@@ -322,6 +325,23 @@ async def dispatch(config: DispatchConfig) -> None:
         logging.shutdown()
         sys.stderr.flush()
         os._exit(0)
+
+
+class SparseLog(logging.Filter):
+    """Lets a client of librdkafka say at most one thing in a while: cut off, it says the same ten times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        words = record.getMessage().split(" ", 2)
+        subject = words[0], words[1] if len(words) > 1 else ""
+        now = time.monotonic()
+        if now - self._said.get(subject, -LIBRARY_LOG_EVERY_S) < LIBRARY_LOG_EVERY_S:
+            return False
+        self._said[subject] = now
+        return True
 
 
 def _open_sender(transport: Transport) -> OpenSender:

@@ -421,7 +421,7 @@ class Subscription(Listener):
         self._ends = dict(ends)
 
     def on_state(self, state: str, reason: str) -> None:
-        if state != self.state or reason:
+        if state != self.state or (reason and not self.reason):  # a client that is cut off finds many words for it
             log.info("dispatch.state subscription=%s state=%s reason=%r", self.uid, state, reason)
         self.state = state
         self.reason = reason
