@@ -27,6 +27,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 WHOLE = "window"
 CORRECTED = "corrected"
+PREVIOUS = "previous"
 RANGE_SCHEMA = (
     "objective int, window int, kind string, start_ms bigint, end_ms bigint, born_after_ms bigint, born_until_ms bigint"
 )
@@ -36,7 +37,7 @@ RANGE_SCHEMA = (
 class AskedRange:
     """One range that sums are wanted for.
 
-    `kind` is `window`, a burn window's name, or `corrected`; several rows of one kind add up. Births count when they
+    `kind` is `window`, a burn window's name, `corrected` or `previous`; several rows of one kind add up. Births count when they
     lie in (born_after, born_until], the whole that a corrected piece belongs to.
     """
 
@@ -207,22 +208,41 @@ def spent_moments(slices: DataFrame, objectives: Sequence[Objective], thresholds
 
     `thresholds` has `objective`, `window`, `group` and `allowed`: bad events, or slices for timeslice methods.
     """
-    ratio = F.try_divide("good", "valid")
-    has_traffic = F.col("valid") > 0
-    by_slices = _by_objective([objective.method.value for objective in objectives])
-    missed = (
-        F.when(by_slices == "Occurrences", F.col("valid") - F.col("good"))
-        .when(by_slices == "Timeslices", (has_traffic & (ratio < _slice_target(objectives))).cast("double"))
-        .otherwise(F.when(has_traffic, 1 - ratio).otherwise(0.0))
-    )
     so_far = Window.partitionBy("objective", "window", "group").orderBy("slice_ms")
     return (
         slices.filter(F.col("kind") == WHOLE)
         .join(F.broadcast(thresholds), ["objective", "window", "group"])
-        .withColumn("missed", F.sum(missed).over(so_far))
+        .withColumn("missed", F.sum(_missed(objectives)).over(so_far))
         .filter((F.col("missed") > 0) & (F.col("missed") >= F.col("allowed")))
         .groupBy("objective", "window", "group")
         .agg(F.min("last_ms").alias("spent_ms"))
+    )
+
+
+def _missed(objectives: Sequence[Objective]) -> Column:
+    """What a slice costs of the budget, in the method's own currency: bad events, or a slice or a part of one."""
+    method = _by_objective([objective.method.value for objective in objectives])
+    ratio = F.try_divide("good", "valid")
+    has_traffic = F.col("valid") > 0
+    return (
+        F.when(method == "Occurrences", F.col("valid") - F.col("good"))
+        .when(method == "Timeslices", (has_traffic & (ratio < _slice_target(objectives))).cast("double"))
+        .otherwise(F.when(has_traffic, 1 - ratio).otherwise(0.0))
+    )
+
+
+def timelines_of(slices: DataFrame, objectives: Sequence[Objective], steps: DataFrame) -> DataFrame:
+    """How each window went: `objective`, `window`, `group`, `step` (0, 1, …), `good`, `valid`, `missed`.
+
+    `steps` has `objective`, `window`, `start_ms` and `step_ms`; a step takes the slices that end in it.
+    """
+    step = F.ceil((F.col("slice_ms") - F.col("start_ms")) / F.col("step_ms")).cast("bigint") - 1
+    return (
+        slices.filter(F.col("kind") == WHOLE)
+        .join(F.broadcast(steps), ["objective", "window"])
+        .withColumn("missed", _missed(objectives))
+        .groupBy("objective", "window", "group", step.alias("step"))
+        .agg(F.sum("good").alias("good"), F.sum("valid").alias("valid"), F.sum("missed").alias("missed"))
     )
 
 

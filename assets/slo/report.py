@@ -46,6 +46,7 @@ from assets.slo.increments import (
 )
 from assets.slo.indicators import (
     CORRECTED,
+    PREVIOUS,
     WHOLE,
     AskedRange,
     contributors_in,
@@ -59,11 +60,12 @@ from assets.slo.indicators import (
     roles_of,
     slices_in,
     spent_moments,
+    timelines_of,
     totals_of,
     units_in,
 )
 from assets.slo.instants import from_millis, to_millis
-from assets.slo.objectives import Method, Objective, common_grid
+from assets.slo.objectives import SLOT, Method, Objective, common_grid
 from assets.slo.samples import only_metrics
 from assets.slo.selectors import Operator, Selector, parse_bound
 from assets.slo.windows import Range, complement
@@ -93,6 +95,16 @@ class Corrected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A stretch of a window: (end - length, end]. `missed` is in the method's currency: bad events, or slices."""
+
+    end: datetime
+    good: float
+    valid: float
+    missed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """One objective in one window for one group."""
 
@@ -111,6 +123,10 @@ class Report:
     corrected: Corrected | None
     contributors: Sequence[Contributor]
     exhausted_at: datetime | None
+    previous: Counts | None = None
+    """The period before, where it was asked for."""
+    timeline: Sequence[Step] = ()
+    """How the window went, in steps of equal length, where it was asked for; steps without events are left out."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -135,6 +151,13 @@ class Plan:
     ranges: Sequence[AskedRange]
     corrections: Sequence[Correction]
     asked: Range
+    is_detailed: bool = False
+    """Whether the period before and timelines are wanted as well."""
+
+    @property
+    def starts(self) -> datetime:
+        """Nothing before this moment is counted (samples before it still are the first halves of pairs)."""
+        return from_millis(min(item.start_ms for item in self.ranges))
 
     @property
     def until_ms(self) -> int:
@@ -147,7 +170,17 @@ class Plan:
         return sorted(bounds | {item.born_after_ms for item in self.ranges})
 
 
-def plan_ranges(objectives: Sequence[Objective], asked: Range, corrections: Sequence[Correction] = ()) -> Plan:
+STEPS = 96
+"""Steps of a timeline, at most: quarters of an hour for a day, about 8 hours for a month."""
+
+
+def plan_ranges(
+    objectives: Sequence[Objective],
+    asked: Range,
+    corrections: Sequence[Correction] = (),
+    *,
+    is_detailed: bool = False,
+) -> Plan:
     """The windows of every objective, the burn windows before their ends, and what corrections leave of them."""
     windows: dict[tuple[int, int], Range] = {}
     ranges: list[AskedRange] = []
@@ -161,7 +194,10 @@ def plan_ranges(objectives: Sequence[Objective], asked: Range, corrections: Sequ
             cut = excluded(corrections, objective.name, window)
             if cut:
                 ranges += [_asked(index, number, CORRECTED, piece, window) for piece in complement(window, cut)]
-    return Plan(objectives, windows, ranges, corrections, asked)
+            if is_detailed:
+                previous = objective.window.before(window)
+                ranges.append(_asked(index, number, PREVIOUS, previous, previous))
+    return Plan(objectives, windows, ranges, corrections, asked, is_detailed)
 
 
 def _asked(objective: int, window: int, kind: str, part: Range, whole: Range) -> AskedRange:
@@ -240,6 +276,8 @@ def report_over_increments(increments: DataFrame, series: DataFrame, plan: Plan)
         )
         builder = _Builder(plan, totals, groups, observed, contributors)
         spent = _spent(spark, slices, objectives, builder.thresholds())
+        if plan.is_detailed:
+            builder.timelines = _timelines(spark, slices, plan)
         slices.unpersist()
         reports = builder.reports(spent)
         return ReportResult(reports, warnings + builder.warnings)
@@ -258,6 +296,7 @@ class _Builder:
     """objective → group → the slot in which it was first seen."""
     observed: Mapping[tuple[int, int, Group], Mapping[str, Any]]
     contributors: Mapping[tuple[int, int, Group], Sequence[Contributor]]
+    timelines: Mapping[tuple[int, int, Group], Sequence[Step]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def keys(self) -> list[tuple[int, int, Group]]:
@@ -339,6 +378,8 @@ class _Builder:
             corrected=self._corrected(key),
             contributors=self.contributors.get(key, ()),
             exhausted_at=exhausted_at(window, budget, longest, spent_at),
+            previous=self.counts(index, number, PREVIOUS, group) if self.plan.is_detailed else None,
+            timeline=self.timelines.get(key, ()),
         )
 
     def _coverage(self, window: Range, observed: Mapping[str, Any]) -> float | None:
@@ -439,6 +480,25 @@ def _spent(
     frame = spark.createDataFrame(list(thresholds), "objective int, window int, group array<string>, allowed double")
     rows = spent_moments(slices, objectives, frame).collect()
     return {_key(row): from_millis(row["spent_ms"]) for row in rows}
+
+
+def step_length(window: Range) -> timedelta:
+    """The length of a timeline's steps: whole slots, and not more than STEPS of them."""
+    return SLOT * math.ceil(window.length / SLOT / STEPS)
+
+
+def _timelines(spark: SparkSession, slices: DataFrame, plan: Plan) -> dict[tuple[int, int, Group], list[Step]]:
+    rows = [
+        (index, number, to_millis(window.start), step_length(window) // timedelta(milliseconds=1))
+        for (index, number), window in plan.windows.items()
+    ]
+    steps = spark.createDataFrame(rows, "objective int, window int, start_ms bigint, step_ms bigint")
+    found: dict[tuple[int, int, Group], list[Step]] = defaultdict(list)
+    for row in timelines_of(slices, plan.objectives, steps).orderBy("step").collect():
+        window = plan.windows[row["objective"], row["window"]]
+        end = min(window.start + (row["step"] + 1) * step_length(window), window.end)
+        found[_key(row)].append(Step(end=end, good=row["good"], valid=row["valid"], missed=row["missed"]))
+    return found
 
 
 def _selector_warnings(

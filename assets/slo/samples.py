@@ -68,7 +68,7 @@ def find_samples(folder: Path) -> SampleFiles:
         if not path.is_file() or any(part.startswith((".", "_")) for part in path.relative_to(folder).parts):
             continue
         try:
-            kind, length = _checked_time(path), path.stat().st_size
+            kind, length = checked_time(path), path.stat().st_size
         except FileNotFoundError:
             continue  # the recorder merged it into another file, which was there before this one went
         paths[kind].append(str(path.resolve()))
@@ -76,7 +76,8 @@ def find_samples(folder: Path) -> SampleFiles:
     return SampleFiles(paths, size)
 
 
-def _checked_time(path: Path) -> str:
+def checked_time(path: Path) -> str:
+    """How a file stores time (`utc`, `naive`, `nanos`), once its schema is found right. Raises DamagedInput."""
     try:
         schema = pq.read_schema(path)
     except FileNotFoundError:

@@ -58,6 +58,10 @@ class RollingWindow:
         assert self.duration.months is not None
         return [Range(_add_months(asked.end, -self.duration.months), asked.end)]
 
+    def before(self, window: Range) -> Range:
+        """The window that ended when this one began."""
+        return self.ranges(Range(window.start - self.duration.nominal, window.start))[-1]
+
 
 @dataclass(frozen=True, slots=True)
 class CalendarWindow:
@@ -82,6 +86,10 @@ class CalendarWindow:
         any time (an hour in spring) is left out.
         """
         return [period for period in self._periods(asked) if period.start < period.end and period.overlaps(asked)]
+
+    def before(self, window: Range) -> Range:
+        """The period before this one."""
+        return self.ranges(Range(window.start - timedelta(milliseconds=1), window.start))[0]
 
     def _periods(self, asked: Range) -> Iterator[Range]:
         index = self._index_before(asked.start)
