@@ -20,7 +20,7 @@ from orchestration.planning import Snapshot
 from orchestration.planning.documents import format_time
 from orchestration.ports import InvalidDocument, JsonObject, Ports, RegistryView
 
-CALL_LIMIT_S = 12.0
+CALL_LIMIT_S = 10.0
 """For one port call; each asks for two or three answers that have limits of their own."""
 
 T = TypeVar("T")

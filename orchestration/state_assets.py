@@ -64,8 +64,10 @@ def platform_state(
     context: dg.AssetExecutionContext, control_plane: dg.ResourceParam[ControlPlane]
 ) -> Iterator[dg.MaterializeResult[None]]:
     observation = control_plane.observe()
-    for key in sorted(context.selected_asset_keys, key=lambda key: key.path):
-        metadata = METADATA_OF[key](observation)
+    for key, metadata_of in METADATA_OF.items():  # in the order of their dependencies, which Dagster wants
+        if key not in context.selected_asset_keys:
+            continue
+        metadata = metadata_of(observation)
         yield dg.MaterializeResult(asset_key=key, metadata=metadata, data_version=_version(key, observation))
 
 

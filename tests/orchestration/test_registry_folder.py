@@ -23,6 +23,7 @@ spec:
   numPartitions: {partitions}
 """
 FINALIZER = "sluice.dev/kafkachannel"
+NO_URI = "every subscriber needs a subscriberUri or a replyUri"
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_unknown_fields_are_reported_with_line_and_path(folder, registry):
     write(folder, "a.yaml", good() + "  numPartitons: 4\n  subscribers:\n  - uid: a\n    subscriberUrl: http://x/\n")
     assert problems(registry) == [
         "a.yaml:8: spec.numPartitons: is not a field of KafkaChannel",
-        "a.yaml:10: spec.subscribers[0].subscriberUri: is missing: every subscriber needs a subscriberUri or a replyUri",
+        f"a.yaml:10: spec.subscribers[0].subscriberUri: is missing: {NO_URI}",
         "a.yaml:11: spec.subscribers[0].subscriberUrl: is not a field of KafkaChannel",
     ]
     assert "numPartitons" in refused(registry, "orders")
@@ -116,11 +117,17 @@ def test_unknown_fields_are_reported_with_line_and_path(folder, registry):
         pytest.param("- a\n- b\n", "a.yaml:1: must be a KafkaChannel object", id="a list"),
         pytest.param("just words\n", "a.yaml:1: must be a KafkaChannel object", id="a word"),
         pytest.param(good().replace("KafkaChannel", "ConfigMap"), "a.yaml:2: kind: must be KafkaChannel", id="kind"),
-        pytest.param(good().replace("  name: orders\n", ""), "a.yaml:3: metadata.name: must be a DNS name", id="no name"),
+        pytest.param(
+            good().replace("  name: orders\n", ""), "a.yaml:3: metadata.name: must be a DNS name", id="no name"
+        ),
         pytest.param(good("Orders"), "a.yaml:5: metadata.name: must be a DNS name", id="bad name"),
-        pytest.param(good() + "  numPartitions: 4\n", "a.yaml:8: is no valid YAML: the key 'numPartitions'", id="twice"),
+        pytest.param(
+            good() + "  numPartitions: 4\n", "a.yaml:8: is no valid YAML: the key 'numPartitions'", id="twice"
+        ),
         pytest.param("a: &a [*a]\n", "a.yaml:1: ", id="an alias of itself"),
-        pytest.param("a: !!python/object:os.system {}\n", "a.yaml:1: is no valid YAML: could not determine", id="a tag"),
+        pytest.param(
+            "a: !!python/object:os.system {}\n", "a.yaml:1: is no valid YAML: could not determine", id="a tag"
+        ),
     ],
 )
 def test_bad_documents_are_reported_where_they_are(folder, registry, text, expected):
@@ -218,29 +225,34 @@ def test_an_editor_that_replaces_a_file_deletes_nothing(folder, registry):
     """vim moves the file away and writes a new one; for a moment there is none."""
     write(folder, "a.yaml", good())
     accept(registry, "orders")
-    text = (folder / "a.yaml").read_text()
     (folder / "a.yaml").unlink()
-    back = threading.Timer(0.2, lambda: (folder / "a.yaml").write_text(text))
-    back.start()
-    try:
-        (found,) = registry.list_channels().channels
-    finally:
-        back.join()
+    looking = FolderRegistry(folder, sleep=lambda _: write(folder, "a.yaml", good()))
+    (found,) = looking.list_channels().channels
     assert "deletionTimestamp" not in found["metadata"]
 
 
 def test_a_file_that_is_being_written_is_read_when_it_is_whole(folder, registry):
+    whole = good(partitions=4)
     write(folder, "a.yaml", good(partitions=3))
     accept(registry, "orders")
-    with (folder / "a.yaml").open("w") as file:
-        half = good(partitions=4)
-        file.write(half[:40])
-        file.flush()
-        rest = threading.Timer(0.15, lambda: (file.write(half[40:]), file.flush()))
-        rest.start()
-        (found,) = registry.list_channels().channels
-        rest.join()
+    write(folder, "a.yaml", whole[:-2], age_s=0.0)
+    # The writer goes on while the registry waits for the file to settle.
+    waiting = FolderRegistry(folder, sleep=lambda _: write(folder, "a.yaml", whole))
+    (found,) = waiting.list_channels().channels
     assert found["spec"] == {"numPartitions": 4}
+
+
+def test_a_file_that_never_settles_is_read_in_the_end(folder):
+    clock = [0.0]
+
+    def sleep(seconds):
+        clock[0] += seconds
+        write(folder, "a.yaml", good(partitions=3) + f"# {clock[0]}\n", age_s=0.0)
+
+    write(folder, "a.yaml", good(partitions=3), age_s=0.0)
+    registry = FolderRegistry(folder, monotonic=lambda: clock[0], sleep=sleep)
+    assert names(registry) == ["orders"]
+    assert clock[0] <= registry_folder.SETTLE_LIMIT_S + registry_folder.SETTLE_S
 
 
 def test_a_channel_declared_anew_while_it_is_deleted_starts_afresh(folder, registry):
@@ -338,7 +350,8 @@ def test_many_writers_lose_no_status(folder):
 
 def test_users_cannot_set_what_belongs_to_the_registry(folder, registry):
     text = good().replace(
-        "  name: orders\n", "  name: orders\n  generation: 7\n  finalizers: [x]\n  deletionTimestamp: 2026-01-01T00:00:00Z\n"
+        "  name: orders\n",
+        "  name: orders\n  generation: 7\n  finalizers: [x]\n  deletionTimestamp: 2026-01-01T00:00:00Z\n",
     )
     write(folder, "a.yaml", text + "status: {observedGeneration: 9}\n")
     (found,) = registry.list_channels().channels
