@@ -119,7 +119,7 @@ class KafkaClusterContract:
         assert topic not in cluster.topics()
 
     @pytest.mark.parametrize("offset", ["latest", "earliest"])
-    def test_first_offsets_are_written_for_the_named_partitions(  # noqa: PLR0917
+    def test_first_offsets_are_written_for_the_named_partitions(
         self, cluster, produce, topic, group, offset
     ):
         cluster.create_topic(topic, {0: [0], 1: [0]}, {})
