@@ -51,7 +51,8 @@ def _workloads(settings: Settings) -> Workloads:
         from orchestration.adapters.kubernetes_clients.connection import KubernetesApi
         from orchestration.adapters.kubernetes_workloads import KubernetesWorkloads
 
-        return KubernetesWorkloads(KubernetesApi.connect())
+        # Only there: the service account has no right to Deployments elsewhere (deploy/base/rbac-orchestration.yaml).
+        return KubernetesWorkloads(KubernetesApi.connect(), namespace=settings.system_namespace)
     from orchestration.adapters.local_workloads import LocalWorkloads
 
     return LocalWorkloads(settings.home)
