@@ -22,6 +22,6 @@ class Backoff:
     def wait(self, attempt: int) -> timedelta:
         """The wait after failed attempt number `attempt`, counted from 1."""
         assert attempt >= 1, f"attempts are counted from 1, not {attempt}"
-        # 2**20 ms is beyond the cap already; more would only overflow.
+        # A million milliseconds are beyond the cap already; more would only overflow.
         doublings = min(attempt, self.max_attempts, 21) - 1
-        return min(self.scale * 2**doublings, LONGEST_WAIT)
+        return min(self.scale * (1 << doublings), LONGEST_WAIT)

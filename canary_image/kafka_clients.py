@@ -274,7 +274,9 @@ class _Complaints:
         self.logger.addHandler(_Forward(self))
 
     def error(self, error: KafkaError) -> None:
-        self.say(logging.WARNING, "kafka.trouble", error.str())
+        # "3/3 brokers are down" says nothing that the failing probes do not say, again and again.
+        everything = error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001  (the library's public name)
+        self.say(logging.DEBUG if everything else logging.WARNING, "kafka.trouble", error.str())
 
     def say(self, level: int, event: str, text: str) -> None:
         now = time.monotonic()

@@ -94,6 +94,7 @@ class Session:
         self._search_timed_out: set[int] = set()
         self._asked: set[int] = set()
         self._gave_up = threading.Event()
+        self._ask_coordinator = threading.Event()
         self._coordinator = UNKNOWN_COORDINATOR
         self._threads = [
             threading.Thread(target=self._guard, args=(loop,), name=loop.__name__.strip("_"), daemon=True)
@@ -179,9 +180,10 @@ class Session:
     # --- consume -----------------------------------------------------------------------------------------------------
 
     def _consume(self) -> None:
-        commits = _Commits(self._telemetry, self._config.client_id)
+        commits = _Commits(self._telemetry, self._config.client_id, self._ask_coordinator.set)
         committed: dict[int, int] = {}
-        due = time.monotonic() + self._interval
+        began = time.monotonic()
+        due = began + self._interval
         while not self._stop.is_set():
             self._obey()
             match self._kafka.read(min(READ_S, max(0.0, due - time.monotonic()))):
@@ -196,7 +198,9 @@ class Session:
                 continue
             due = max(due + self._interval, now)
             positions = self._probe.positions()
-            if commits.may_begin(now) and positions != committed and positions:
+            # The first commits wait a little for the coordinator's name, that they be counted under it.
+            named = self._coordinator != UNKNOWN_COORDINATOR or now - began > COMMIT_LIMIT_S
+            if commits.may_begin(now) and named and positions and positions != committed:
                 committed = positions
                 self._kafka.commit(positions, commits.begin(self._coordinator, now))
 
@@ -239,7 +243,8 @@ class Session:
         while not self._stop.is_set():
             self._look()
             now = time.monotonic()
-            if now >= ask_coordinator_at and self._primed.is_set():
+            if now >= ask_coordinator_at or self._ask_coordinator.is_set():
+                self._ask_coordinator.clear()
                 found = self._kafka.coordinator()
                 self._coordinator = UNKNOWN_COORDINATOR if found is None else str(found)
                 ask_coordinator_at = now + (COORDINATOR_INTERVAL_S if found is not None else 5 * RETRY_S)
@@ -263,6 +268,7 @@ class Session:
         for partition in changes.dropped:
             self._orders.put(partial(self._stop_reading, partition))
         if changes.moved:
+            self._ask_coordinator.set()  # it leads a partition too, and moves with the same brokers
             journal.note(logging.INFO, "leaders.moved", partitions=sorted(changes.moved))
             self._orders.put(
                 partial(self._refresh, self._kafka.refresh_consumer, metrics.CANARY_CONSUMER_REFRESH_METADATA_ERROR)
@@ -312,9 +318,10 @@ class Session:
 class _Commits:
     """Counts and times offset commits, one at a time; used by the consuming thread alone."""
 
-    def __init__(self, telemetry: Telemetry, client: str) -> None:
+    def __init__(self, telemetry: Telemetry, client: str, on_failure: Callable[[], None]) -> None:
         self._telemetry = telemetry
         self._client = client
+        self._on_failure = on_failure
         self._pending: tuple[str, float] | None = None
 
     def may_begin(self, now: float) -> bool:
@@ -325,6 +332,7 @@ class _Commits:
         if now - since > COMMIT_LIMIT_S:
             self._telemetry.count(metrics.CANARY_OFFSET_COMMITS, self._client, coordinator)
             self._telemetry.count(metrics.CANARY_OFFSET_COMMITS_FAILED, self._client, coordinator)
+            self._on_failure()
             self._pending = (coordinator, now)
         return False
 
@@ -340,6 +348,7 @@ class _Commits:
                 self._telemetry.observe(metrics.CANARY_OFFSET_COMMIT_LATENCY, took, self._client, coordinator)
             else:
                 self._telemetry.count(metrics.CANARY_OFFSET_COMMITS_FAILED, self._client, coordinator)
+                self._on_failure()
                 journal.note(logging.DEBUG, "commit.failed", coordinator=coordinator, reason=reason)
 
         return on_committed
