@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from eventing.errors import ConfigError, Unavailable
@@ -37,6 +37,7 @@ from orchestration.local.tether import tethered
 MOST_BROKERS = 10
 CONTROLLERS = 3  # of KRaft: survives the loss of one; more would only cost memory on one machine
 FORMAT_TIMEOUT_S = 60.0
+GROUPS_TIMEOUT_S = 30.0
 START_TIMEOUT_S = 90.0  # ready after 3 s on two idle cores; three brokers on a busy machine were seen to take 30 s
 STOP_TIMEOUT_S = 15.0  # then SIGKILL: the last controller of a quorum can wait for the others without end
 LOG_TAIL_LINES = 80  # a stack trace and what stands above it
@@ -179,6 +180,7 @@ class KafkaServer:
             for node in self._nodes:
                 self._launch(node, jars)
             self._wait_until_ready([node.id for node in self._nodes])
+            self._wait_for_groups()
         except BaseException:
             self.kill()
             raise
@@ -427,6 +429,26 @@ class KafkaServer:
                 self._progress(f"waiting for {len(brokers)} broker(s), {waited:.0f} s")
                 tell_at += 5.0
             time.sleep(0.1)
+
+    def _wait_for_groups(self) -> None:
+        """Have the topic of consumer groups made and loaded, so that nobody's first offsets are "still loading".
+
+        Raises:
+            Unavailable: it takes too long.
+        """
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        deadline = time.monotonic() + GROUPS_TIMEOUT_S
+        asked = [ConsumerGroupTopicPartitions("sluice-none")]
+        while True:
+            try:
+                for answer in admin.list_consumer_group_offsets(asked, request_timeout=5.0).values():
+                    answer.result()
+            except KafkaException as problem:
+                if time.monotonic() > deadline:
+                    raise Unavailable("Kafka", f"consumer groups are not served: {problem.args[0].str()}") from problem
+                time.sleep(0.1)
+            else:
+                return
 
     def _signal_and_wait(self, brokers: Sequence[int]) -> None:
         stopping = [self._processes[broker] for broker in brokers if broker in self._processes]

@@ -54,6 +54,9 @@ from orchestration.local.workload_files import JsonObject, WorkloadFiles, write_
 LEAST_FREE_BYTES = 1024**3  # Kafka alone preallocates tens of MB for each busy partition
 EXTERNAL_KAFKA_WAIT_S = 10.0
 PARTS_WAIT_S = 180.0  # imports of Dagster and its code locations take 10 to 20 s on two busy cores
+FIRST_RECONCILIATIONS = 5
+RECONCILE_PAUSE_S = 1.0  # after the first; a second more after each further one
+CONTROLLER_START_S = 30.0
 HOPELESS_RESTARTS = 5  # a part that ends so often at its start will not come up: 15 s of back-off, then say why
 DAGSTER_STORAGE_WAIT_S = 120.0
 CHANNELS_WAIT_S = 60.0  # after the parts: then the table is printed with what is not ready yet
@@ -98,6 +101,7 @@ class Platform:
         self._say = say
         self._ready = ready
         self._files = WorkloadFiles(settings.home)
+        self._registry = FolderRegistry(settings.registry)
         self._kafka: KafkaServer | None = None
         self._controller: subprocess.Popen[bytes] | None = None
         self._state = PlatformState(
@@ -109,6 +113,9 @@ class Platform:
             environ={k: v for k, v in os.environ.items() if k.startswith("SLUICE_")} | settings.environ(),
         )
         self._environ = {**os.environ, **self._state.environ, INSTANCE: self._state.instance}
+        self._reconciling: subprocess.Popen[bytes] | None = None
+        self._reconciliations = 0
+        self._reconcile_after = 0.0
         self._starts: dict[str, tuple[int, float]] = {}
         self._broker_restarts: dict[int, int] = {}
 
@@ -168,7 +175,7 @@ class Platform:
             self._dagster_marker().touch()
         self._say("starting the controller, and through it receiver, dispatchers, subscriber, recorder and Dagster")
         self._start_controller()
-        self._reconcile()
+        self._wait_for_controller()
         names = [(m["metadata"]["namespace"], m["metadata"]["name"]) for m in manifests]
         self._wait_for_parts(names)
         late = self._wait_for_channels()
@@ -245,9 +252,28 @@ class Platform:
         # In a session of its own: Ctrl-C is for this process, which stops things in order.
         self._controller = self._run_beside("controller", ["-m", "orchestration.local.controller"])
 
-    def _reconcile(self) -> None:
-        """One reconciliation beside Dagster's start, so that channels do not wait for it; Dagster repeats it anyway."""
-        self._first_reconcile = self._run_beside("first-reconcile", ["-m", "orchestration.cli", "reconcile"])
+    def _wait_for_controller(self) -> None:
+        """Raises Unavailable when it does not take over the workloads in time."""
+        patience = _Patience(self._say)
+        while not self._files.is_controlled():
+            if patience.waited_s > CONTROLLER_START_S:
+                raise Unavailable("platform", f"the controller does not start; see {self._settings.logs}")
+            patience.wait_for(["the controller"])
+            self._watch()
+
+    def _reconcile_beside(self) -> None:
+        """Reconcile beside Dagster's start, so that channels need not wait for it; its sensors do the same afterwards.
+
+        A few times: once for what is declared, once more when dispatchers have become ready, and spare ones. A channel
+        that is declared wrongly needs none of them and must not cost the others their processor time.
+        """
+        running = self._reconciling
+        if running is not None and running.poll() is None:
+            return
+        if self._reconciliations < FIRST_RECONCILIATIONS and time.monotonic() >= self._reconcile_after:
+            self._reconciliations += 1
+            self._reconcile_after = time.monotonic() + RECONCILE_PAUSE_S * self._reconciliations
+            self._reconciling = self._run_beside("first-reconcile", ["-m", "orchestration.cli", "reconcile"])
 
     def _wait_for_parts(self, names: list[tuple[str, str]]) -> None:
         """Raises Unavailable, with each part's own words, when one does not answer in time."""
@@ -259,6 +285,8 @@ class Platform:
                 reasons = "; ".join(f"{name[1]}: {_reason(status)}" for name, status in statuses.items())
                 raise Unavailable("platform", f"not ready after {patience.waited_s:.0f} s: {reasons}")
             patience.wait_for([name for _, name in late])
+            if self._late():
+                self._reconcile_beside()
             self._watch()
 
     def _wait_for_channels(self) -> list[str]:
@@ -268,6 +296,7 @@ class Platform:
             if patience.waited_s > CHANNELS_WAIT_S:
                 return late
             patience.wait_for(sorted(each.split(":")[0] for each in late))
+            self._reconcile_beside()
             self._watch()
         return []
 
@@ -281,7 +310,7 @@ class Platform:
             if not _is_available(status):
                 late.append(f"{key[1]}: {_reason(status)}")
         try:
-            channels = FolderRegistry(self._settings.registry).list_channels().channels
+            channels = self._registry.list_channels().channels
         except Unavailable as problem:
             return [*late, f"registry: {problem.reason}"]
         for channel in channels:

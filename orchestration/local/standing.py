@@ -21,6 +21,8 @@ CODE_LOCATIONS = {"orchestration": "orchestration.definitions", "assets": "asset
 CODE_SERVER_THREADS = 16
 """Sensors that long-poll hold a thread each; the rest is for the UI and for runs that start."""
 GRACE_S = 10
+DAGSTER_GRACE_S = 3
+"""A code server waits up to 60 s for sensors that wait for changes; a run that is cut off is repeated by the next."""
 
 
 def standing_deployments(settings: LocalSettings, code_ports: Mapping[str, int]) -> list[JsonObject]:
@@ -132,7 +134,10 @@ def _part(
             "selector": {"matchLabels": {"app.kubernetes.io/component": labels["app.kubernetes.io/component"]}},
             "template": {
                 "metadata": {"labels": labels},
-                "spec": {"terminationGracePeriodSeconds": GRACE_S, "containers": [container]},
+                "spec": {
+                    "terminationGracePeriodSeconds": DAGSTER_GRACE_S if component == "dagster" else GRACE_S,
+                    "containers": [container],
+                },
             },
         },
     }
