@@ -5,8 +5,8 @@
         cluster.kubeconfig("team-a")          # … of a user without any right but those that a test binds
         cluster.request("GET", "/api/v1/namespaces")
 
-Certificates are a test's own, made by openssl; users are static tokens. Every process ends with the process that
-started it, even when that is killed. Pods are made by the controllers and stay pending, because there is no node:
+Certificates are a test's own, made by openssl; users are static tokens. Every process ends with the thread that
+started it (tether.py), even when that is killed: start and restart from the main thread. Pods are made by the controllers and stay pending, because there is no node:
 `kubelet.PretendedKubelet` says of them what a kubelet would.
 """
 

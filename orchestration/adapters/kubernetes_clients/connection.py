@@ -11,6 +11,7 @@ configuration anew and ask once more, so that a rotated kubeconfig or token neve
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -82,7 +83,8 @@ class KubernetesApi:
                     try:
                         config.load_incluster_config(client_configuration=loaded)
                     except config.ConfigException:
-                        config.load_kube_config(client_configuration=loaded)
+                        # Named, because the client looked at the variable when it was imported and never again.
+                        config.load_kube_config(config_file=os.environ.get("KUBECONFIG"), client_configuration=loaded)
                 else:
                     config.load_kube_config(
                         config_file=None if kubeconfig is None else str(kubeconfig),
