@@ -61,6 +61,8 @@ RESTART_LONGEST_S: Final = 15.0
 SESSION_TIMEOUT_MS: Final = 6000
 """The least that brokers take by default: the partitions of a killed member wait so long for the next one."""
 END_OFFSETS_EVERY_S: Final = 1.0
+PAUSED_ENDS_EVERY: Final = 3
+"""Looks (seconds) between two questions for the ends of paused partitions."""
 REASON_STAYS_S: Final = 15.0
 """How long an error of the client is shown after it was last seen."""
 
@@ -173,7 +175,9 @@ class KafkaFeed:
         """Messages given to the loop; the difference to what it has `taken` in is on its way."""
         self._message_bytes = 1024.0
         self._partition_count = 0
+        self._ends: dict[int, int] = {}
         self._ends_at = 0.0
+        self._looks = 0
         self._state = ("starting", "")
         self._reason_at = 0.0
 
@@ -426,12 +430,26 @@ class KafkaFeed:
         state, reason = self._state
         if reason and time.monotonic() - self._reason_at > REASON_STAYS_S:
             self._tell_state(state, "")
-        ends = {}
+        ends = self._ends
+        topic = self._config.topic
+        for number in list(ends.keys() - self._assigned.keys()):
+            del ends[number]
         for number in self._assigned:
-            _, high = consumer.get_watermark_offsets(TopicPartition(self._config.topic, number), cached=True)
+            try:
+                if number not in self._paused:
+                    _, high = consumer.get_watermark_offsets(TopicPartition(topic, number), cached=True)
+                elif self._looks % PAUSED_ENDS_EVERY == 0:
+                    # Nothing is fetched of a paused partition, so its end has to be asked for.
+                    _, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=1.0)
+                else:
+                    continue
+            except KafkaException:
+                ends.pop(number, None)  # unknown, which is not 0
+                continue
             if high >= 0:
                 ends[number] = high
-        self._post(self._listener.on_end_offsets, ends)
+        self._looks += 1
+        self._post(self._listener.on_end_offsets, dict(ends))
 
     # --- group -------------------------------------------------------------------------------------------------------
 
