@@ -109,7 +109,8 @@ def optional_time(value: object, path: str) -> datetime | None:
 def format_time(value: datetime) -> str:
     """RFC 3339 in UTC; fractions of a second only where there are any."""
     value = value.astimezone(UTC)
-    return value.isoformat(timespec="microseconds" if value.microsecond else "seconds").replace("+00:00", "Z")
+    precision = "seconds" if not value.microsecond else "microseconds" if value.microsecond % 1000 else "milliseconds"
+    return value.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def _word(value: object) -> str:

@@ -123,7 +123,8 @@ def _canary(observed: Observed, claims: Claims, policy: Policy, now: datetime) -
         refused = Findings(CANARY)
         refused.reject(f"topic {policy.canary.topic} belongs to {owner}; name another topic for the canary")
         return [refused]
-    return [plan_canary_topic(observed.snapshot, policy.canary, now), plan_canary_deployment(observed, policy)]
+    # A failure stops what follows of the same cause, and a canary that waits for its topic says so: it comes first.
+    return [plan_canary_deployment(observed, policy), plan_canary_topic(observed.snapshot, policy.canary, now)]
 
 
 @dataclass(frozen=True, slots=True)

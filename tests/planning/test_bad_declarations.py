@@ -160,6 +160,14 @@ def test_the_one_that_has_the_name_already_keeps_it():
     assert kinds(doc, cause="shop/orders.dead-letter") == []
 
 
+def test_a_name_that_is_kept_in_a_status_goes_before_one_that_is_not():
+    kept = channel("orders.dead-letter", status={"annotations": {"default.topic": "shop.orders.dead-letter"}})
+    first = channel("orders", metadata={"finalizers": ["sluice.dev/kafkachannel"]})
+
+    assert reasons(document(channels=[first, kept]), "rejected", about="shop/orders")
+    assert reasons(document(channels=[first, kept]), "rejected", about="shop/orders.dead-letter") == []
+
+
 def test_without_dead_letters_the_two_can_live_together():
     quiet = channel(annotations={"sluice.dev/dead-letter-topic": "disabled"})
 

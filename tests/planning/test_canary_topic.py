@@ -71,6 +71,13 @@ def test_a_layout_that_is_as_good_as_ours_is_kept():
     assert actions(world(up(0, 1, 2), canary_topic([[2, 1, 0], [0, 2, 1], [1, 0, 2]]))) == []
 
 
+def test_followers_that_are_all_on_the_same_brokers_are_spread():
+    """Every broker leads one, but ten partitions of three replicas must not live on three brokers (the proposal)."""
+    crowded = canary_topic([[0, 1, 2], [1, 0, 2], [2, 0, 1], [3, 0, 1], [4, 0, 1]])
+
+    assert kinds(world(up(0, 1, 2, 3, 4), crowded)) == ["ReassignPartitions"]
+
+
 def test_scale_up_moves_first_and_creates_in_a_later_plan():
     plan = decide_document(world(up(0, 1, 2, 3, 4), canary_topic(THREE)))
 

@@ -109,9 +109,10 @@ def test_leaders_are_spread_over_brokers_and_replicas_over_racks():
         assert {racks[b] for b in replicas} == {"a", "b", "c"}
 
 
-def test_many_small_channels_share_the_brokers_as_well():
-    """A rule that begins at the first broker each time would put every one of them on it."""
-    channels = [channel(f"c{n:02}", numPartitions=1) for n in range(30)]
+@pytest.mark.parametrize("factor", [1, 2, 3])
+def test_many_small_channels_share_the_brokers_as_well(factor):
+    """A rule that begins at the first broker each time would let that one lead them all."""
+    channels = [channel(f"c{n:02}", numPartitions=1, replicationFactor=factor) for n in range(30)]
     created = actions(document(brokers=THREE, channels=channels), "CreateTopic")
 
     leaders = Counter(a["assignments"]["0"][0] for a in created)
@@ -326,6 +327,23 @@ def test_min_isr_is_not_raised_over_replicas_that_are_out_of_sync():
 
     assert actions(doc, "AlterTopicConfig") == []
     assert any("partition 1" in reason for reason in reasons(doc, "waiting", about="shop/orders"))
+
+
+@pytest.mark.parametrize("moving", [[1], None])
+def test_min_isr_is_left_while_replicas_move_or_may_move(moving):
+    doc = steady(document(brokers=THREE, channels=[channel(replicationFactor=3)]))
+    doc["topics"]["shop.orders"]["configs"]["min.insync.replicas"] = "1"
+    doc["topics"]["shop.orders"]["reassigning"] = moving
+
+    assert actions(doc, "AlterTopicConfig") == []
+
+
+def test_our_own_topic_that_somebody_compacts_is_put_right():
+    """Events have no key by default, and a compacted topic refuses such records."""
+    doc = steady(document(channels=[channel()]))
+    doc["topics"]["shop.orders"]["configs"]["cleanup.policy"] = "compact"
+
+    assert only(doc, "AlterTopicConfig")["configs"] == {"cleanup.policy": "delete"}
 
 
 def test_the_canary_is_planned_in_the_same_plan():
