@@ -197,13 +197,10 @@ async def _follow_registry(source: ChannelSource, table: RoutingTable, readiness
 async def _follow_kafka(kafka: KafkaLog, readiness: Readiness) -> None:
     while True:
         reason = await asyncio.to_thread(kafka.reach)
-        if reason != readiness.kafka:
-            log.log(
-                logging.INFO if reason is None else logging.WARNING,
-                "receiver.kafka_%s%s",
-                "reached" if reason is None else "unreachable",
-                "" if reason is None else f" reason={reason!r}",
-            )
+        if reason is None and readiness.kafka is not None:
+            log.info("receiver.kafka_reached")
+        elif reason is not None and readiness.kafka is None:
+            log.warning("receiver.kafka_lost reason=%r", reason)
         readiness.kafka = None if reason is None else f"Kafka does not answer: {reason}"
         kafka.poll_when_idle()
         await asyncio.sleep(REACH_INTERVAL_S if reason is None else REACH_AGAIN_S)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dispatcher_image.receiver_intake import NotTaken, Settled
 from eventing.cloudevents import Record
+from eventing.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,9 @@ RECORD_OVERHEAD_BYTES: Final = 131_072
 REACH_TIMEOUT_S: Final = 3.0
 PROBE_TOPIC: Final = "__consumer_offsets"
 """Asked for to see whether Kafka answers: a request for all topics would be large, and this one is never made by it."""
+
+LOG_AGAIN_S: Final = 10.0
+"""librdkafka repeats itself ten times a second while a broker is away; each message passes once in this time."""
 
 _FULL = NotTaken("the queue of records that wait for Kafka is full")
 _TOO_LARGE_CODES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
@@ -62,6 +67,28 @@ def producer_properties(
     }
 
 
+class _SeldomFilter(logging.Filter):
+    """Lets each kind of message through once in `LOG_AGAIN_S`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = re.sub(r"\d+", "", record.getMessage())[:200]
+        now = record.created
+        if now - self._passed.get(kind, 0.0) < LOG_AGAIN_S:
+            return False
+        if len(self._passed) >= 1000:
+            self._passed.clear()
+        self._passed[kind] = now
+        return True
+
+
+_client_log = logging.getLogger(__name__ + ".librdkafka")
+_client_log.addFilter(_SeldomFilter())
+
+
 class KafkaLog:
     """The receiver's `EventLog`. All methods belong to the event loop's thread."""
 
@@ -84,7 +111,7 @@ class KafkaLog:
             return
         except KafkaException as exc:
             error = exc.args[0]
-            self._note(error)
+            self.note(error)
             settled(_not_taken(error))
             return
         self._owed += 1
@@ -122,12 +149,14 @@ class KafkaLog:
         """One record less is owed."""
         self._owed -= 1
 
-    def note(self, error: KafkaError) -> None:
-        """Look at an error for what concerns the producer as a whole."""
-        self._note(error)
-
     def _make(self) -> Producer:
-        return Producer({**self._properties, "error_cb": self._on_error}, logger=log)
+        try:
+            return Producer({**self._properties, "error_cb": self.note}, logger=_client_log)
+        except KafkaException as exc:  # its text may hold the value of a property
+            raise ConfigError(
+                ["the Kafka client refuses its properties; certificates and keys must be PEM and fit each other"],
+                subject="Kafka security",
+            ) from exc
 
     def _replace_producer(self) -> None:
         self._retired.append(self._producer)
@@ -152,13 +181,10 @@ class KafkaLog:
         if not self._owed:
             self._poll()
 
-    def _note(self, error: KafkaError) -> None:
+    def note(self, error: KafkaError) -> None:
+        """Look at an error for what concerns the producer as a whole; librdkafka logs it by itself."""
         if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 - that is its public name
             self._failed_fatally = True
-
-    def _on_error(self, error: KafkaError) -> None:
-        self._note(error)
-        log.warning("receiver.kafka code=%s reason=%r", error.name(), error.str())
 
 
 class _Confirmation:
