@@ -54,7 +54,7 @@ def up(
     def ready(late: list[str]) -> None:
         show(table(settings, late))
 
-    return Platform(settings, say, ready).run()
+    return Platform(settings, say, ready, received=lambda line: say(f"sample subscriber: {line}")).run()
 
 
 def _detached(settings: LocalSettings, say: Say, show: Say) -> int:

@@ -40,7 +40,7 @@ from orchestration.local.platform_state import (
 )
 from orchestration.local.ports import free_port, is_free
 from orchestration.local.processes import LOG_BYTES
-from orchestration.local.settings import CHECKOUT, LocalSettings
+from orchestration.local.settings import CHECKOUT, SYSTEM_NAMESPACE, LocalSettings
 from orchestration.local.standing import (
     CODE_LOCATIONS,
     DAGSTER_YAML,
@@ -62,6 +62,7 @@ DAGSTER_STORAGE_WAIT_S = 120.0
 CHANNELS_WAIT_S = 60.0  # after the parts: then the table is printed with what is not ready yet
 CONTROLLER_STOP_S = 75.0  # longer than the longest stages of graces: receiver, dispatchers, the rest
 WATCH_S = 0.5
+FOLLOWED_BYTES = 64 * 1024  # of the subscriber's log at a look: more is not read by a person anyway
 STABLE_S = 60.0  # a broker or controller that ran for this long may be started again at once
 EXAMPLE = CHECKOUT / "examples" / "channels" / "orders.yaml"
 EXAMPLE_SUBSCRIBER = "http://127.0.0.1:8090"
@@ -94,10 +95,17 @@ def check_machine(settings: LocalSettings) -> None:
 
 
 class Platform:
-    """One start, from the checks to the last process's end; `ready` is called with what is not ready yet (words)."""
+    """One start, from the checks to the last process's end.
 
-    def __init__(self, settings: LocalSettings, say: Say, ready: Callable[[list[str]], None]) -> None:
+    `ready` is called with what is not ready yet, in words; `received`, where there is a terminal, with each line that
+    the sample subscriber prints from then on.
+    """
+
+    def __init__(
+        self, settings: LocalSettings, say: Say, ready: Callable[[list[str]], None], received: Say | None = None
+    ) -> None:
         self._settings = settings
+        self._received = received
         self._say = say
         self._ready = ready
         self._files = WorkloadFiles(settings.home)
@@ -134,8 +142,12 @@ class Platform:
             handlers = {number: signal.signal(number, _request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
             try:
                 self._start()
+                events = LogFollower(settings.logs / f"{SYSTEM_NAMESPACE}.sample-subscriber.0.log")
                 while True:
                     self._watch()
+                    for line in events.new_lines():
+                        if self._received is not None:
+                            self._received(line)
                     time.sleep(WATCH_S)
             except StopRequested:
                 return 0
@@ -333,18 +345,29 @@ class Platform:
             if self._is_due("controller", now):
                 self._state.controller_restarts += 1
                 self._start_controller()
+        ended = []
         if self._kafka is not None:
-            running = self._kafka.pids
-            for broker in self._kafka.broker_ids:
-                if broker in running:
-                    continue
-                problems.append(f"Kafka broker {broker} has ended; its log: {self._kafka.logs(broker)}")
-                if self._is_due(f"broker {broker}", now):
-                    self._broker_restarts[broker] = self._broker_restarts.get(broker, 0) + 1
-                    try:
-                        self._kafka.start_broker(broker)
-                    except Unavailable as problem:
-                        problems.append(problem.reason)
+            ended = [broker for broker in self._kafka.broker_ids if broker not in self._kafka.pids]
+            problems += [f"Kafka broker {broker} has ended; its log: {self._kafka.logs(broker)}" for broker in ended]
+        self._tell(problems)
+        for broker in ended:
+            if self._is_due(f"broker {broker}", now):
+                self._start_broker(broker)
+
+    def _start_broker(self, broker: int) -> None:
+        assert self._kafka is not None
+        self._broker_restarts[broker] = self._broker_restarts.get(broker, 0) + 1
+        try:
+            self._kafka.start_broker(broker)
+        except Unavailable as problem:
+            self._say(problem.reason)
+            return
+        self._say(f"Kafka broker {broker} is back")
+        self._tell([])
+
+    def _tell(self, problems: list[str]) -> None:
+        """Put what is so into the state file, and new problems to the person."""
+        if self._kafka is not None:
             self._state.brokers = [
                 {
                     "id": broker,
@@ -354,12 +377,11 @@ class Platform:
                 }
                 for broker in self._kafka.broker_ids
             ]
-        if problems != self._state.problems:
-            for words in problems:
+        for words in problems:
+            if words not in self._state.problems:
                 self._say(words)
         self._state.problems = problems
-        before = read_state(self._settings.home)
-        if before != self._state:
+        if read_state(self._settings.home) != self._state:
             self._state.write(self._settings.home)
 
     def _is_due(self, part: str, now: float) -> bool:
@@ -390,6 +412,27 @@ class Platform:
             self._kafka.stop()
         (self._settings.home / "platform.json").unlink(missing_ok=True)
         self._say("stopped; the data stays in " + str(self._settings.home))
+
+
+class LogFollower:
+    """New lines of a log from now on, over its rotations."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = path.stat().st_size if path.exists() else 0
+
+    def new_lines(self) -> list[str]:
+        """Whole lines only: what is not ended yet comes the next time."""
+        try:
+            with self._path.open("rb") as file:
+                if file.seek(0, os.SEEK_END) < self._position:
+                    self._position = 0
+                file.seek(self._position)
+                whole = file.read(FOLLOWED_BYTES).rpartition(b"\n")[0]
+        except FileNotFoundError:
+            return []
+        self._position += len(whole) + 1 if whole else 0
+        return whole.decode(errors="replace").splitlines()
 
 
 class _Patience:
