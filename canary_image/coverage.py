@@ -10,7 +10,7 @@ probes and not as missing ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 NO_LEADER = -1
@@ -84,11 +84,9 @@ def targets(partitions: Sequence[Partition], *, probe_orphans: bool = False) -> 
 
 
 def moved(before: Iterable[Target], after: Iterable[Target]) -> frozenset[int]:
-    """Partitions of both whose leader differs: those for which clients hold stale metadata."""
-    leaders: Mapping[int, int] = {target.partition: target.leader for target in before}
-    return frozenset(
-        target.partition for target in after if leaders.get(target.partition, target.leader) != target.leader
-    )
+    """Partitions that are new or have another leader: clients do not know of it, and a producer refuses new ones."""
+    leaders = {target.partition: target.leader for target in before}
+    return frozenset(target.partition for target in after if leaders.get(target.partition) != target.leader)
 
 
 @dataclass(frozen=True, slots=True)

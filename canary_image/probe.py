@@ -50,7 +50,7 @@ class Changes:
     dropped: tuple[int, ...] = ()
     """Partitions that the consumer reads and that are not probed any more."""
     moved: frozenset[int] = frozenset()
-    """Partitions whose leader changed: clients should refresh their metadata now."""
+    """Partitions that are new or have another leader: clients should refresh their metadata now."""
 
 
 class Probe:

@@ -269,7 +269,7 @@ class Session:
             self._orders.put(partial(self._stop_reading, partition))
         if changes.moved:
             self._ask_coordinator.set()  # it leads a partition too, and moves with the same brokers
-            journal.note(logging.INFO, "leaders.moved", partitions=sorted(changes.moved))
+            journal.note(logging.INFO, "leaders.seen", partitions=sorted(changes.moved))
             self._orders.put(
                 partial(self._refresh, self._kafka.refresh_consumer, metrics.CANARY_CONSUMER_REFRESH_METADATA_ERROR)
             )

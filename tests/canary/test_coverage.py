@@ -70,11 +70,11 @@ def test_every_preferred_leader_is_proven_exactly_once(found):
     assert sorted(t.proves for t in targets(found)) == sorted({p.replicas[0] for p in found})
 
 
-def test_moved_names_partitions_of_both_whose_leader_differs():
+def test_moved_names_partitions_that_are_new_or_have_another_leader():
     before = [Target(0, 0, 0), Target(1, 1, 1), Target(2, 2, 2)]
     after = [Target(0, 0, 0), Target(1, 1, 0), Target(3, 3, 3)]
 
-    assert moved(before, after) == {1}
+    assert moved(before, after) == {1, 3}
 
 
 def brokers(*ids: int, port: int = 9092) -> list[Broker]:
