@@ -33,7 +33,7 @@ def standing_deployments(settings: LocalSettings, code_ports: Mapping[str, int])
             "sample-subscriber",
             ["python", "-m", "orchestration.local.sample_subscriber"],
             port=("http", settings.subscriber_port),
-            ready="/events",
+            ready="/healthz",
         ),
         _part("recorder", ["python", "-m", "orchestration.local.recorder"]),
         *(_code_server(location, module, code_ports[location]) for location, module in CODE_LOCATIONS.items()),
