@@ -60,6 +60,8 @@ ASK_AGAIN_S: Final = 0.5
 RESTART_LONGEST_S: Final = 15.0
 SESSION_TIMEOUT_MS: Final = 6000
 """The least that brokers take by default: the partitions of a killed member wait so long for the next one."""
+LEAVE_S: Final = 2.0
+"""After the drain, for the last commit."""
 END_OFFSETS_EVERY_S: Final = 1.0
 PAUSED_ENDS_EVERY: Final = 3
 """Looks (seconds) between two questions for the ends of paused partitions."""
@@ -129,6 +131,9 @@ class FeedConfig:
     """For a group without any offset; where others have one, a partition is new and begins at its earliest."""
     drain_timeout_s: float
     client_rack: str | None = None
+    instance_id: str | None = None
+    """Names this member for as long as its process is started again (KIP-345, classic protocol only): one that crashed
+    takes its partitions up at once, without a rebalance and without waiting for the end of its old session."""
     queue_kbytes: int = 1024
     """What librdkafka prefetches; a part of the memory formula."""
 
@@ -239,11 +244,21 @@ class KafkaFeed:
             )
             while not self._stopping.is_set() and not self._restarting:
                 self._turn(consumer)
+            self._leave(consumer)
         finally:
-            # Revokes, which drains and commits, and leaves the group.
             consumer.close()
             if self._assigned:
                 self._forget(list(self._assigned))
+
+    def _leave(self, consumer: Consumer) -> None:
+        """Drain, commit, and tell the group, so that others take over at once.
+
+        A static member's close alone would leave its partitions to nobody until its session ends (KIP-345).
+        """
+        consumer.unsubscribe()
+        deadline = time.monotonic() + self._config.drain_timeout_s + LEAVE_S
+        while self._assigned and time.monotonic() < deadline:
+            consumer.poll(POLL_S)
 
     def _client_properties(self) -> dict[str, Any]:
         config = self._config
@@ -278,6 +293,9 @@ class KafkaFeed:
                 "session.timeout.ms": SESSION_TIMEOUT_MS,
                 "heartbeat.interval.ms": SESSION_TIMEOUT_MS // 3,
             }
+            if config.instance_id is not None:
+                # Not with KIP-848: there a static member that crashed is locked out until its old session ends.
+                properties["group.instance.id"] = config.instance_id
         if config.client_rack is not None:
             properties["client.rack"] = config.client_rack
         return properties

@@ -1,7 +1,7 @@
 """The dispatcher: `python -m dispatcher_image dispatch`. Delivers the events of one channel to its subscribers.
 
 This is its composition root: it follows the registry, keeps one `Subscription` with its `KafkaFeed` for each
-subscriber, commits once a second, follows the credentials, and ends in order.
+subscriber, commits what is finished, follows the credentials, and ends in order.
 
     Kafka ──► consumer (a thread each) ──► subscription: lanes, delivery ──► sender ──HTTP──► subscriber
                                               ▲ channel_source
@@ -17,14 +17,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import hashlib
 import itertools
 import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from dispatcher_image.channel_source import ChannelView, open_channel_source
@@ -39,7 +42,8 @@ from eventing.errors import ConfigError
 from eventing.kafka_security import fingerprint, read_secret_dir
 from eventing.program_config import DispatchConfig, Transport
 
-COMMIT_INTERVAL_S: Final = 1.0
+COMMIT_INTERVAL_S: Final = 0.25
+"""What a crash repeats is what is in flight and what was confirmed within this time."""
 FOLLOW_SECRET_S: Final = 2.0
 """Between two looks at a mounted secret; a kubelet takes up to a minute to update it anyway."""
 HOUSE_BYTES: Final = 48 * 1024 * 1024
@@ -122,6 +126,7 @@ class Slot:
                 initial_offset=InitialOffset.EARLIEST if _was_ready(channel, subscriber) else channel.initial_offset,
                 drain_timeout_s=config.drain_timeout_seconds,
                 client_rack=config.client_rack,
+                instance_id=dispatcher.instance_id,
             ),
             security=dispatcher.security,
             listener=subscription,
@@ -152,6 +157,7 @@ class Dispatcher:
         self.config = config
         self.consumer_numbers = itertools.count(1)
         self.slots: dict[str, Slot] = {}
+        self.instance_id = _instance_id(config)
         self.open_sender = _open_sender(config.transport)
         self._security = read_secret_dir(config.kafka_secret_dir).client_properties()
         self.dead_letters = DeadLetters(config.bootstrap_servers, self.security, asyncio.get_running_loop())
@@ -352,6 +358,20 @@ def _open_sender(transport: Transport) -> OpenSender:
     from dispatcher_image.native_sender import NativeSender  # noqa: PLC0415  # the other one of two
 
     return NativeSender
+
+
+def _instance_id(config: DispatchConfig) -> str:
+    """A name that this process has again after a crash, and that no other process has meanwhile.
+
+    The health port is bound before any group is joined, so two that live on one host differ in it; hosts and pods
+    differ in their names.
+    """
+    try:
+        machine = Path("/etc/machine-id").read_bytes()
+    except OSError:
+        machine = b""
+    text = b"|".join([socket.gethostname().encode(), machine, b"%d" % config.health_port])
+    return "sluice-" + hashlib.sha256(text).hexdigest()[:16]
 
 
 def _was_ready(channel: KafkaChannel, subscriber: Subscriber) -> bool:

@@ -77,14 +77,16 @@ class Commit(NamedTuple):
 class OffsetTracker:
     """The unfinished records of one assignment of one partition.
 
-    `unfinished` is public for the loop that settles records: deleting an offset from it *is* finishing the record.
+    `unfinished` and `highest_finished` are public for the loop that settles records: it does what `finish` does.
     Offsets are added in ascending order, and a dict keeps its order, so that its first key is the lowest.
     """
 
-    __slots__ = ("_committed", "attempts", "known", "next_polled", "unfinished")
+    __slots__ = ("_committed", "attempts", "highest_finished", "known", "next_polled", "unfinished")
 
     def __init__(self, committed: int | None, known: FinishedMap = EMPTY_MAP) -> None:
         self.unfinished: dict[int, Any] = {}
+        self.highest_finished = -1
+        """Of this assignment. Records above it are not begun with or under way, and need no place in the map."""
         self.known = known
         self.attempts: dict[int, Attempts] = dict(known.attempts)
         """Of records that failed and are not settled; whoever finishes one that failed removes it here too."""
@@ -111,6 +113,7 @@ class OffsetTracker:
         """Settle a record, in any order; a second time is no error (the record of a former assignment)."""
         self.unfinished.pop(offset, None)
         self.attempts.pop(offset, None)
+        self.highest_finished = max(self.highest_finished, offset)
 
     @property
     def safe_offset(self) -> int:
@@ -124,14 +127,18 @@ class OffsetTracker:
 
     def commit(self) -> Commit | None:
         """The present state as a commit; None when nothing is known."""
-        end = self._end()
-        if end < 0:
-            return None
-        unfinished = [*self.unfinished, *sorted(self._known_open())]
-        offset = unfinished[0] if unfinished else end
-        if end - offset == len(unfinished) and not self.attempts:
-            return Commit(offset, "")  # the common case: nothing above the first unfinished one is finished
-        return encode(offset, end, unfinished, self.attempts)
+        if self.known.end:
+            unfinished = [*self.unfinished, *sorted(self._known_open())]
+            end = self._end()
+        else:
+            if not self.unfinished:
+                return Commit(self.next_polled, "") if self.next_polled >= 0 else None
+            highest = max(self.highest_finished, max(self.attempts, default=-1))
+            unfinished = list(itertools.takewhile(highest.__ge__, self.unfinished))
+            end = highest + 1
+            if not unfinished:
+                return Commit(next(iter(self.unfinished)), "")
+        return encode(unfinished[0] if unfinished else end, end, unfinished, self.attempts)
 
     def committed(self, commit: Commit) -> None:
         """The broker has taken it."""

@@ -126,7 +126,8 @@ class Dispatcher:
     """A dispatcher process."""
 
     def __init__(self, channel, log_path, **env):
-        self.health_port, self.metrics_port = free_port(), free_port()
+        self.health_port = int(env.get("HEALTH_PORT") or free_port())
+        self.metrics_port = int(env.get("METRICS_PORT") or free_port())
         self._log = log_path.open("ab")
         environment = {
             **os.environ,
@@ -151,6 +152,14 @@ class Dispatcher:
 
     def status(self):
         return {item["uid"]: item for item in json.loads(get(self.health_port, "/subscriptions")[1])["subscriptions"]}
+
+    def status_or_empty(self):
+        """The same; empty while nobody answers."""
+        return self.status() if get(self.health_port, "/healthz")[0] == 200 else {}
+
+    def same_ports(self):
+        """Environment for the process that takes this one's place."""
+        return {"HEALTH_PORT": str(self.health_port), "METRICS_PORT": str(self.metrics_port)}
 
     def metrics(self):
         return get(self.metrics_port, "/metrics")[1]
