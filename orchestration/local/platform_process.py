@@ -61,6 +61,7 @@ HOPELESS_RESTARTS = 5  # a part that ends so often at its start will not come up
 DAGSTER_STORAGE_WAIT_S = 120.0
 CHANNELS_WAIT_S = 60.0  # after the parts: then the table is printed with what is not ready yet
 CONTROLLER_STOP_S = 75.0  # longer than the longest stages of graces: receiver, dispatchers, the rest
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the last: its terminal was closed
 WATCH_S = 0.5
 FOLLOWED_BYTES = 64 * 1024  # of the subscriber's log at a look: more is not read by a person anyway
 STABLE_S = 60.0  # a broker or controller that ran for this long may be started again at once
@@ -83,15 +84,19 @@ def check_machine(settings: LocalSettings) -> None:
     problems = []
     if settings.kafka_bootstrap is None:
         find_java()
-    for port, (purpose, variable) in settings.required_ports().items():
-        if not is_free(port):
+    claimed: dict[int, str] = {}
+    for port, purpose, variable in settings.required_ports():
+        if port in claimed:
+            problems.append(f"port {port} is asked for by {claimed[port]} and by {purpose}: set {variable}")
+        elif not is_free(port):
             problems.append(f"port {port} for {purpose} is taken: free it, or choose another with {variable}=…")
+        claimed.setdefault(port, purpose)
     settings.home.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(settings.home).free
     if free < LEAST_FREE_BYTES:
         problems.append(f"{settings.home} has {free // 1024**2} MB free, 1024 are needed: make room or set SLUICE_HOME")
     if problems:
-        raise ConfigError(problems, subject="machine")
+        raise ConfigError(problems, subject="set-up of this machine")
 
 
 class Platform:
@@ -139,7 +144,7 @@ class Platform:
                 self._say("ended what a platform that crashed had left running")
             check_machine(settings)
             settings.logs.mkdir(parents=True, exist_ok=True)
-            handlers = {number: signal.signal(number, _request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+            handlers = {number: signal.signal(number, _request_stop) for number in STOP_SIGNALS}
             try:
                 self._start()
                 events = LogFollower(settings.logs / f"{SYSTEM_NAMESPACE}.sample-subscriber.0.log")

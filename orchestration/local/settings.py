@@ -101,17 +101,15 @@ class LocalSettings:
         }
         return {name: f"http://{LOOPBACK}:{port}" for name, port in ports.items()}
 
-    def required_ports(self) -> dict[int, tuple[str, str]]:
-        """Each port that must be free, with what it is for and the variable that moves it."""
-        needed = {
-            self.dagster_port: ("the Dagster UI", "SLUICE_DAGSTER_PORT"),
-            self.receiver_port: ("the receiver", "SLUICE_RECEIVER_PORT"),
-            self.subscriber_port: ("the sample subscriber", "SLUICE_SUBSCRIBER_PORT"),
-            self.canary_port: ("the canary", "SLUICE_CANARY_PORT"),
-        }
-        for number, port in enumerate(self.kafka_ports):
-            needed[port] = (f"Kafka broker {number}", "SLUICE_KAFKA_PORT")
-        return needed
+    def required_ports(self) -> list[tuple[int, str, str]]:
+        """Each port that must be free: its number, what it is for, and the variable that moves it."""
+        return [
+            (self.dagster_port, "the Dagster UI", "SLUICE_DAGSTER_PORT"),
+            (self.receiver_port, "the receiver", "SLUICE_RECEIVER_PORT"),
+            (self.subscriber_port, "the sample subscriber", "SLUICE_SUBSCRIBER_PORT"),
+            (self.canary_port, "the canary", "SLUICE_CANARY_PORT"),
+            *((port, f"Kafka broker {n}", "SLUICE_KAFKA_PORT") for n, port in enumerate(self.kafka_ports)),
+        ]
 
     def environ(self) -> dict[str, str]:
         """The wiring that every process of the platform reads."""
