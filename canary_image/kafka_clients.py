@@ -87,6 +87,8 @@ class KafkaClients:
                     **common,
                     "acks": "all",
                     "linger.ms": 0,
+                    # The largest RECORD_SIZE_BYTES and its envelope; whether that is too large is the broker's to say.
+                    "message.max.bytes": 2_097_152,
                     # A retry would hide a reconnect in the latency; the next interval is the next try.
                     "retries": 0,
                     "message.timeout.ms": timeout_ms,
