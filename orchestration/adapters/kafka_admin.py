@@ -1,8 +1,9 @@
 """Kafka as orchestration sees it: brokers, topics, lag, and one method for each kind of change.
 
 Two client libraries share the work. confluent-kafka does what it can; kafka-python (3.0 and later) has the two
-requests that librdkafka lacks, partition reassignment and the listing of fenced brokers. Importing them takes 0.3 s,
-so this module is imported where a client is built (`resources.py`), not where Dagster loads definitions.
+requests that librdkafka lacks, partition reassignment and the listing of fenced brokers, and reads and writes the
+offsets of groups, where librdkafka's admin client may crash. Importing them takes 0.3 s, so this module is imported
+where a client is built (`wiring.py`), not where Dagster loads definitions.
 
 Answers of Kafka are per partition or per key; each one is looked at. What is already as asked for is success, so that
 an action may be applied twice. Every call ends within a named time.
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, ElectionType, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import (
     AdminClient,
@@ -31,7 +32,7 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
 )
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError as PythonKafkaError
 
 from eventing.errors import Conflict, NotFound, Refused, SluiceError, Unavailable
@@ -50,6 +51,10 @@ GROUP_EMPTY_TIMEOUT_S = 20.0
 """How long to wait for a group's last members to leave: Kafka drops a killed member after its session timeout, which
 may be longer; then the deletion is for the next reconciliation."""
 RETRY_INTERVAL_S = 0.3
+VISIBLE_POLL_S = 0.02
+"""Between two looks for a change that was accepted: brokers follow the controller within milliseconds."""
+GROUP_BATCH = 500
+"""Groups in one request for committed offsets."""
 CONFIG_BATCH = 500
 """Topics in one request for configurations; the answer has some thirty entries for each."""
 GROUP_PREFIX = "kafka."
@@ -161,33 +166,10 @@ class KafkaAdmin:
         return found
 
     def lag(self, expected: Mapping[str, str]) -> dict[str, JsonObject]:
-
-        groups = sorted({*expected, *self._our_groups()})
-        pending = {
-            group: self._admin().list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group)], request_timeout=READ_TIMEOUT_S
-            )[group]
-            for group in groups
-        }
-        deadline = time.monotonic() + READ_TIMEOUT_S
-        committed: dict[str, dict[tuple[str, int], int]] = {}
-        unreadable: set[str] = set()
-        for group, future in pending.items():
-            try:
-                answer = _result(future, deadline, f"reading the offsets of group {group}")
-            except NotFound:
-                continue
-            except SluiceError as exc:
-                _log.warning("kafka.offsets_unreadable group=%s reason=%s", group, exc)
-                unreadable.add(group)
-                continue
-            offsets = {}
-            for place in answer.topic_partitions:
-                if place.error is not None:
-                    unreadable.add(group)
-                elif place.offset >= 0:
-                    offsets[place.topic, place.partition] = place.offset
-            committed[group] = offsets
+        existing, is_complete = self._our_groups()
+        # A group that is not listed has no offsets; where some broker did not answer, it has to be asked.
+        groups = sorted(existing if is_complete else existing | set(expected))
+        committed, unreadable = self._offsets_of(groups)
         ends = self._end_offsets({place for offsets in committed.values() for place in offsets})
         lags: dict[str, JsonObject] = {}
         for group in groups:
@@ -198,23 +180,65 @@ class KafkaAdmin:
                 continue
             partitions = {
                 str(partition): None if (end := ends.get((name, partition))) is None else max(0, end - offset)
-                for (name, partition), offset in sorted(committed.get(group, {}).items())
+                for (name, partition), offset in sorted(committed[group].items())
                 if name == topic
             }
             if partitions:
                 lags[group] = {"topic": topic, "partitions": partitions}
         return lags
 
-    def _our_groups(self) -> list[str]:
-        """Groups of channels that exist, as far as they can be listed: what is left over may wait."""
+    def _our_groups(self) -> tuple[set[str], bool]:
+        """Groups of channels that exist, and whether every broker told its own."""
         try:
-            with confluent_errors("listing the groups"):
-                future = self._admin().list_consumer_groups(request_timeout=READ_TIMEOUT_S)
-                answer = future.result(timeout=READ_TIMEOUT_S + 1.0)
-        except SluiceError as exc:
+            answer = self._change(
+                "listing the groups", lambda admin: admin.list_consumer_groups(request_timeout=READ_TIMEOUT_S)
+            )
+        except Unavailable as exc:
             _log.warning("kafka.groups_unreadable reason=%s", exc)
-            return []
-        return [group.group_id for group in answer.valid if group.group_id.startswith(GROUP_PREFIX)]
+            return set(), False
+        ours = {group.group_id for group in answer.valid if group.group_id.startswith(GROUP_PREFIX)}
+        return ours, not answer.errors
+
+    def _offsets_of(self, groups: Sequence[str]) -> tuple[dict[str, dict[tuple[str, int], int]], set[str]]:
+        """Committed offsets by group, and the groups whose offsets could not be read.
+
+        By kafka-python: librdkafka's admin client ends the process when a coordinator answers that it is none, which
+        every broker does for a moment after its start (https://github.com/confluentinc/librdkafka/issues/5040).
+        One question for many groups; only where that fails, one for each, as long as there is time.
+        """
+        read: dict[str, dict[tuple[str, int], int]] = {}
+        unreadable: set[str] = set()
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        for start in range(0, len(groups), GROUP_BATCH):
+            batch = groups[start : start + GROUP_BATCH]
+            try:
+                read |= self._ask_offsets(batch)
+                continue
+            except SluiceError as exc:
+                _log.info("kafka.offsets_unreadable groups=%s reason=%s", len(batch), exc)
+            for group in batch:
+                try:
+                    if time.monotonic() > deadline:
+                        raise Unavailable(SYSTEM, "no time left")
+                    read |= self._ask_offsets([group])
+                except SluiceError as exc:
+                    _log.warning("kafka.offsets_unreadable group=%s reason=%s", group, exc)
+                    unreadable.add(group)
+        return read, unreadable
+
+    def _ask_offsets(self, groups: Sequence[str]) -> dict[str, dict[tuple[str, int], int]]:
+        answer = self._ask_python(
+            f"reading the offsets of group {groups[0]}" + (f" and {len(groups) - 1} more" if len(groups) > 1 else ""),
+            lambda admin: admin.list_group_offsets(dict.fromkeys(groups)),
+        )
+        return {
+            group: {
+                (place.topic, place.partition): committed.offset
+                for place, committed in answer.get(group, {}).items()
+                if committed.offset >= 0
+            }
+            for group in groups
+        }
 
     def _end_offsets(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """End of each partition's log; one that cannot be read is left out."""
@@ -252,6 +276,18 @@ class KafkaAdmin:
             lambda admin: admin.create_topics([new], request_timeout=WRITE_TIMEOUT_S)[topic],
             fine=(KafkaError.TOPIC_ALREADY_EXISTS,),
         )
+        self._await_topic(topic, len(assignments))
+
+    def _await_topic(self, topic: str, partitions: int) -> None:
+        """Wait, bounded, until brokers know what the controller has accepted: the next action relies on it."""
+        deadline = time.monotonic() + PROPAGATION_TIMEOUT_S
+        while time.monotonic() < deadline:
+            try:
+                if self._partition_count(topic) >= partitions:
+                    return
+            except (NotFound, Unavailable):
+                pass
+            time.sleep(VISIBLE_POLL_S)
 
     def create_partitions(self, topic: str, total: int, assignments: Mapping[int, Sequence[int]]) -> None:
 
@@ -265,6 +301,7 @@ class KafkaAdmin:
             raise Conflict(SYSTEM, f"{doing}: it has {present} partitions now, observe again")
         new = NewPartitions(topic, total, [list(assignments[partition]) for partition in sorted(assignments)])
         self._change(doing, lambda admin: admin.create_partitions([new], request_timeout=WRITE_TIMEOUT_S)[topic])
+        self._await_topic(topic, total)
 
     def _partition_count(self, topic: str) -> int:
         # Not a metadata request: that may create the topic on a broker that creates topics by itself.
@@ -348,17 +385,8 @@ class KafkaAdmin:
         if not missing:
             return
         starts = self._starts(topic, missing, offset, doing)
-        request = ConsumerGroupTopicPartitions(
-            group, [Place(topic, partition, starts[partition]) for partition in missing]
-        )
         try:
-            answer = self._change(
-                doing,
-                lambda admin: admin.alter_consumer_group_offsets([request], request_timeout=WRITE_TIMEOUT_S)[group],
-            )
-            for place in answer.topic_partitions:
-                if place.error is not None:
-                    raise translated(place.error, f"{doing}, partition {place.partition}")
+            self._retried(lambda: self._commit(group, topic, starts, doing), PROPAGATION_TIMEOUT_S, Unavailable)
         except Conflict as exc:
             # Kafka takes no offsets from outside while the group has members. A running dispatcher starts new
             # partitions of its topic at earliest, and says so in the group, by itself.
@@ -367,21 +395,26 @@ class KafkaAdmin:
                 return
             raise Conflict(SYSTEM, f"{exc.reason}; the group has members already") from exc
 
-    def _committed(self, group: str, topic: str) -> set[int]:
+    def _commit(self, group: str, topic: str, offsets: Mapping[int, int], doing: str) -> None:
+        # Without metadata: that belongs to the dispatcher, which keeps the state of unfinished deliveries there.
+        wanted = {
+            TopicPartition(topic, partition): OffsetAndMetadata(offset, "", None)
+            for partition, offset in sorted(offsets.items())
+        }
+        answer = self._ask_python(doing, lambda admin: admin.alter_group_offsets(group, wanted))
+        for place in wanted:
+            error = answer.get(place)
+            if error is None or error.errno != 0:
+                # Whoever is no coordinator any more must not be asked again.
+                self._forget_python()
+                name = "Kafka did not answer for it" if error is None else error.__name__
+                retriable = error is None or bool(getattr(error, "retriable", False))
+                raise python_error(name, f"{doing}, partition {place.partition}", retriable=retriable)
 
-        request = ConsumerGroupTopicPartitions(group)
-        try:
-            answer = self._retried(
-                lambda: self._change(
-                    f"reading the offsets of group {group}",
-                    lambda admin: admin.list_consumer_group_offsets([request], request_timeout=READ_TIMEOUT_S)[group],
-                ),
-                PROPAGATION_TIMEOUT_S,
-                Unavailable,  # the first group of a cluster makes Kafka create its offsets topic
-            )
-        except NotFound:
-            return set()
-        return {place.partition for place in answer.topic_partitions if place.topic == topic and place.offset >= 0}
+    def _committed(self, group: str, topic: str) -> set[int]:
+        # Retried: the first group of a cluster makes Kafka create its offsets topic.
+        offsets = self._retried(lambda: self._ask_offsets([group]), PROPAGATION_TIMEOUT_S, Unavailable)[group]
+        return {partition for name, partition in offsets if name == topic}
 
     def _starts(self, topic: str, partitions: Iterable[int], offset: str, doing: str) -> dict[int, int]:
         """First offset of each partition. A topic that was created a moment ago is waited for."""
@@ -469,11 +502,11 @@ class KafkaAdmin:
 
     def _python_admin(self) -> KafkaAdminClient:
         if self._python is None:
-            # kafka-python forgets to close the sockets of refused connections: first see that somebody is there.
-            self._change("connecting", lambda admin: admin.describe_cluster(request_timeout=READ_TIMEOUT_S))
+            # kafka-python leaves the sockets of refused connections open: it gets the brokers that are up.
+            cluster = self._change("connecting", lambda admin: admin.describe_cluster(request_timeout=READ_TIMEOUT_S))
             logging.getLogger("kafka").setLevel(logging.ERROR)  # a broker that is down is our news, not its
             self._python = KafkaAdminClient(
-                bootstrap_servers=self.bootstrap_servers.split(","),
+                bootstrap_servers=[f"{node.host}:{node.port}" for node in cluster.nodes],
                 client_id=self.client_id,
                 request_timeout_ms=_ms(WRITE_TIMEOUT_S),
                 bootstrap_timeout_ms=_ms(READ_TIMEOUT_S),

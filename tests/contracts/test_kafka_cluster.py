@@ -116,7 +116,10 @@ class KafkaClusterContract:
         cluster.create_topic(topic, {0: [0]}, {})
         cluster.delete_topic(topic)
         cluster.delete_topic(topic)
-        assert topic not in cluster.topics()
+        deadline = time.monotonic() + 10  # brokers learn of it a moment after the controller
+        while topic in cluster.topics():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
     @pytest.mark.parametrize("offset", ["latest", "earliest"])
     def test_first_offsets_are_written_for_the_named_partitions(

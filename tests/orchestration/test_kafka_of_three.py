@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -13,7 +14,11 @@ from tests.fakes.registry import FakeRegistry
 from tests.fakes.workloads import FakeWorkloads
 from tests.orchestration.worlds import NOW
 
-pytestmark = pytest.mark.kafka
+pytestmark = [
+    pytest.mark.kafka,
+    # kafka-python leaves the sockets of refused connections to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 GROUP = "kafka.shop.orders.u1"
 
@@ -34,6 +39,8 @@ def admin(three):
     admin = KafkaAdmin(three.bootstrap)
     yield admin
     admin.close()
+    del admin
+    gc.collect()
 
 
 def eventually(claim, within_s=40.0):

@@ -45,6 +45,7 @@ _TRANSIENT = frozenset(
         KafkaError._TIMED_OUT,  # noqa: SLF001
         KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
         KafkaError._WAIT_COORD,  # noqa: SLF001
+        KafkaError._NOENT,  # noqa: SLF001  # "no leaders found": of a topic that was created a moment ago
         KafkaError._DESTROY,  # noqa: SLF001
         KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.LEADER_NOT_AVAILABLE,
@@ -97,8 +98,8 @@ def confluent_errors(doing: str) -> Iterator[None]:
 
 
 _PYTHON_FORBIDDEN = ("AuthorizationFailed", "AuthenticationFailed", "SaslAuthentication")
-_PYTHON_CONFLICT = ("ReassignmentInProgress",)
-_PYTHON_NOT_FOUND = ("UnknownTopicOrPartition",)
+_PYTHON_CONFLICT = ("ReassignmentInProgress", "UnknownMemberId", "NonEmptyGroup", "RebalanceInProgress")
+_PYTHON_NOT_FOUND = ("UnknownTopicOrPartition", "GroupIdNotFound")
 
 
 def python_error(name: str, doing: str, detail: str = "", *, retriable: bool) -> SluiceError:
