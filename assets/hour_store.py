@@ -104,6 +104,10 @@ class HourStore:
         slots = spark.read.parquet(*[str(path / "slots.parquet") for path in inside or until[-1:]])
         return increments_of_hours(slots, hours, self.grid_ms)
 
+    def size(self) -> int:
+        """Bytes of all aggregates: what a report may have to read."""
+        return sum(path.stat().st_size for path in self.folder.glob("date=*/hour=*/*.parquet"))
+
     def compute_hour(self, hour: datetime) -> HourResult:
         """One hour, in this process. Raises DamagedInput."""
         source, target = _hour_path(self.samples, hour), _hour_path(self.folder, hour)

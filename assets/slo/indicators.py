@@ -37,8 +37,8 @@ RANGE_SCHEMA = (
 class AskedRange:
     """One range that sums are wanted for.
 
-    `kind` is `window`, a burn window's name, `corrected` or `previous`; several rows of one kind add up. Births count when they
-    lie in (born_after, born_until], the whole that a corrected piece belongs to.
+    `kind` is `window`, a burn window's name, `corrected` or `previous`; several rows of one kind add up. Births count
+    when they lie in (born_after, born_until], the whole that a corrected piece belongs to.
     """
 
     objective: int

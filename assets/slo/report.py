@@ -164,6 +164,10 @@ class Plan:
         """Nothing after this moment matters."""
         return max(item.end_ms for item in self.ranges)
 
+    @property
+    def ends(self) -> datetime:
+        return from_millis(self.until_ms)
+
     def cuts_ms(self) -> list[int]:
         """The bounds that no slot may straddle."""
         bounds = {item.start_ms for item in self.ranges} | {item.end_ms for item in self.ranges}
@@ -248,14 +252,20 @@ def report_over_samples(
 
 
 def report_over_increments(increments: DataFrame, series: DataFrame, plan: Plan) -> ReportResult:
-    """The report from increments by series and slot (see `increments.py`), whose slots respect the plan's cuts."""
+    """The report from increments by series and slot (see `increments.py`), whose slots respect the plan's cuts.
+
+    Raises ConfigError for a threshold that is no bucket bound; in a detailed report such an objective is left out with
+    a warning, so that the others are still reported.
+    """
     spark = increments.sparkSession
     objectives = plan.objectives
     roles = roles_of(series, objectives).persist()
     events = events_of(increments, roles).persist()
     try:
         names = {(row["objective"], row["role"]): set(row["names"]) for row in label_names(roles, series).collect()}
-        warnings = _selector_warnings(objectives, names, series)
+        warnings, wrong = _selector_warnings(objectives, names, series)
+        if wrong and not plan.is_detailed:
+            raise ConfigError(list(wrong.values()), subject="objectives")
         ranges = ranges_frame(spark, plan.ranges)
         windows = ranges_frame(spark, [item for item in plan.ranges if item.kind == WHOLE])
         units = units_in(events, ranges, objectives)
@@ -274,13 +284,13 @@ def report_over_increments(increments: DataFrame, series: DataFrame, plan: Plan)
                 common_labels=common,
             )
         )
-        builder = _Builder(plan, totals, groups, observed, contributors)
+        builder = _Builder(plan, totals, groups, observed, contributors, left_out=frozenset(wrong))
         spent = _spent(spark, slices, objectives, builder.thresholds())
         if plan.is_detailed:
             builder.timelines = _timelines(spark, slices, plan)
         slices.unpersist()
         reports = builder.reports(spent)
-        return ReportResult(reports, warnings + builder.warnings)
+        return ReportResult(reports, [*warnings, *wrong.values(), *builder.warnings])
     finally:
         events.unpersist()
         roles.unpersist()
@@ -296,6 +306,8 @@ class _Builder:
     """objective → group → the slot in which it was first seen."""
     observed: Mapping[tuple[int, int, Group], Mapping[str, Any]]
     contributors: Mapping[tuple[int, int, Group], Sequence[Contributor]]
+    left_out: frozenset[int] = frozenset()
+    """Objectives that cannot be computed; the others must not suffer from them."""
     timelines: Mapping[tuple[int, int, Group], Sequence[Step]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -307,6 +319,8 @@ class _Builder:
         """
         found: list[tuple[int, int, Group]] = []
         for (index, number), window in self.plan.windows.items():
+            if index in self.left_out:
+                continue
             known = self.groups.get(index, {})
             end_ms = to_millis(window.end)
             names = sorted(group for group, first_ms in known.items() if first_ms <= end_ms)
@@ -503,27 +517,23 @@ def _timelines(spark: SparkSession, slices: DataFrame, plan: Plan) -> dict[tuple
 
 def _selector_warnings(
     objectives: Sequence[Objective], names: Mapping[tuple[int, str], set[str]], series: DataFrame
-) -> list[str]:
-    """Selectors without a series; a threshold that is no bucket bound is an error, because it would read as 0 %
-    good.
-    """
+) -> tuple[list[str], dict[int, str]]:
+    """Selectors without a series; and objectives whose threshold is no bucket bound, which would read as 0 % good."""
     warnings: list[str] = []
-    problems: list[str] = []
+    problems: dict[int, str] = {}
     for index, objective in enumerate(objectives):
         for role, selector in objective.indicator.selectors():
             if (index, role) in names:
                 continue
             bounds = _other_bounds(selector, series)
             if bounds:
-                problems.append(
+                problems[index] = (
                     f"{objective.source}: {_field(objective, role)}: {selector} names no bucket bound; "
                     f"the histogram has {', '.join(bounds)}"
                 )
             else:
                 warnings.append(f"{objective.name}: no series match {role} {selector}")
-    if problems:
-        raise ConfigError(problems, subject="objectives")
-    return warnings
+    return warnings, problems
 
 
 def _field(objective: Objective, role: str) -> str:
