@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import ssl
@@ -117,6 +118,9 @@ async def receive(config: ReceiveConfig) -> None:
     source = open_channel_source(config.channel_source)
     port = await server.start(config.port, tls=tls)
     log.info("receiver.started port=%d tls=%s channel_source=%s", port, tls is not None, config.channel_source)
+    # What exists now stays: the collector need not look at it again in the middle of a request.
+    gc.collect()
+    gc.freeze()
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(_follow_kafka(kafka, readiness)),

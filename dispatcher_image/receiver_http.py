@@ -90,7 +90,7 @@ OVERLOADED: Final = refusal(503, "too many requests are under way", b"Retry-Afte
 
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_CONTROL_HEADERS: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
+_CONTROL_HEADERS: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect", b"content-encoding"})
 _FOREVER: Final = float("inf")
 
 
@@ -178,6 +178,7 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_transport_paused",
         "_upgrading",
+        "content_encoding",
         "content_length",
         "deadline",
         "expect",
@@ -218,6 +219,7 @@ class Connection(asyncio.Protocol):
         self.content_length = 0
         self.transfer_encoding = b""
         self.expect = b""
+        self.content_encoding = b""
 
     # --- transport ---------------------------------------------------------------------------------------------------
 
@@ -324,8 +326,10 @@ class Connection(asyncio.Protocol):
             self.content_length = int(value)  # the parser let nothing through but one plain number
         elif name == b"transfer-encoding":
             self.transfer_encoding += value.lower()
-        else:
+        elif name == b"expect":
             self.expect = value.lower()
+        else:
+            self.content_encoding = value.lower()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -341,7 +345,14 @@ class Connection(asyncio.Protocol):
         self._head_fed = 0
         exchange = Exchange(self, method, self._target, self.host, self._headers)
         version = parser.get_http_version()
-        if version != "1.1" or self.hosts != 1 or self.transfer_encoding or self.expect or method == b"CONNECT":
+        if (
+            version != "1.1"
+            or self.hosts != 1
+            or self.transfer_encoding
+            or self.expect
+            or self.content_encoding
+            or method == b"CONNECT"
+        ):
             self._check_unusual(exchange, version)
         exchange.keep_alive = parser.should_keep_alive() and not server.is_draining
         refused = server.handler.on_head(exchange)
@@ -371,6 +382,9 @@ class Connection(asyncio.Protocol):
                 self._stop(refusal(400, "HTTP/1.0 knows no Transfer-Encoding (RFC 9112 §6.1)"))
             if self.transfer_encoding != b"chunked":
                 self._stop(refusal(501, "the only transfer coding that is served is chunked"))
+        if self.content_encoding not in {b"", b"identity"}:
+            # The event's data must arrive as it was sent, and nothing downstream would know that it is compressed.
+            self._stop(refusal(415, "no content coding is served; send the body as it is"))
         if self.expect:
             if self.expect != b"100-continue":
                 self._stop(refusal(417, "the only expectation that is met is 100-continue"))
@@ -496,8 +510,9 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._deaf = True
         self._pending.clear()
-        if self._lingering and not self._half_closed and self._transport.can_write_eof():
-            self._transport.write_eof()
+        if self._lingering and not self._half_closed:
+            if self._transport.can_write_eof():  # TLS cannot; there "Connection: close" has to say it
+                self._transport.write_eof()
             if self._reading_paused:
                 self._reading_paused = False
                 self._transport.resume_reading()

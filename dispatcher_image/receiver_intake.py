@@ -8,7 +8,7 @@
 | 404 | no such channel |
 | 405 | another method, with `Allow` |
 | 413 | larger than `MAX_EVENT_BYTES`, or than the topic takes |
-| 503 | Kafka did not confirm it in time; the same request may succeed later |
+| 503 | Kafka did not confirm it in time, or the registry was not read yet; the same request may succeed later |
 
 503 does not say that the event is not in Kafka: a confirmation may be what got lost. At-least-once allows that.
 """
@@ -34,6 +34,7 @@ WRONG_METHOD: Final = refusal(405, "events are sent with POST", ALLOW)
 NO_CHANNEL: Final = refusal(
     404, "no such channel: the Host must be <name>-kn-channel.<namespace>… or the path /<namespace>/<name>"
 )
+STARTING: Final = refusal(503, "the registry was not read yet; try again", b"Retry-After: 1\r\n")
 NOT_DURABLE: Final = refusal(503, "Kafka did not confirm the event in time; try again", b"Retry-After: 1\r\n")
 TOO_LARGE_FOR_TOPIC: Final = refusal(413, "the event is larger than its topic takes")
 LOG_INTERVAL_S: Final = 5.0
@@ -77,7 +78,9 @@ class Intake:
         if exchange.method != b"POST":
             return OPTIONS if exchange.method == b"OPTIONS" else WRONG_METHOD
         exchange.route = self._table.find(exchange.host, exchange.target)
-        return NO_CHANNEL if exchange.route is None else None
+        if exchange.route is not None:
+            return None
+        return NO_CHANNEL if self._table.is_known else STARTING
 
     def on_request(self, exchange: Exchange) -> None:
         """Write the events of the request."""

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 0.001
 """Between two looks for confirmations while any is owed; half of it is the latency that this costs."""
+EXPIRY_SCAN_S: Final = 1.0
+"""How often librdkafka looks for records whose time is over; the answer must be out before the promise ends."""
 QUEUE_KBYTES: Final = 65_536
 """Records that wait for Kafka, all channels together; beyond, the answer is 503 at once."""
 QUEUE_RECORDS: Final = 100_000
@@ -45,6 +47,7 @@ def producer_properties(
     bootstrap_servers: str, security: Mapping[str, str], *, delivery_timeout_s: float, max_event_bytes: int
 ) -> dict[str, Any]:
     """librdkafka properties of the receiver's producer. Holds secrets when `security` does."""
+    give_up_ms = int(1000 * max(delivery_timeout_s - EXPIRY_SCAN_S, delivery_timeout_s / 2))
     return {
         "bootstrap.servers": bootstrap_servers,
         "client.id": "sluice-receiver",
@@ -53,9 +56,9 @@ def producer_properties(
         "allow.auto.create.topics": False,
         # Java's clients hash keys so: whoever writes to the topic beside us must hit the same partition.
         "partitioner": "murmur2_random",
-        "message.timeout.ms": int(delivery_timeout_s * 1000),
-        "request.timeout.ms": int(min(delivery_timeout_s, 30.0) * 1000),
-        "topic.metadata.propagation.max.ms": int(delivery_timeout_s * 1000),
+        "message.timeout.ms": give_up_ms,
+        "request.timeout.ms": give_up_ms,
+        "topic.metadata.propagation.max.ms": give_up_ms,
         "message.max.bytes": min(max_event_bytes + RECORD_OVERHEAD_BYTES, 1_000_000_000),
         "queue.buffering.max.kbytes": max(QUEUE_KBYTES, 2 * max_event_bytes // 1024),
         "queue.buffering.max.messages": QUEUE_RECORDS,

@@ -65,6 +65,8 @@ class RoutingTable:
     def __init__(self) -> None:
         self._routes: dict[ChannelKey, Route] = {}
         self._cache: dict[tuple[bytes, bytes], Route | None] = {}
+        self.is_known = False
+        """Whether the registry was read: before, that a channel is not here says nothing."""
 
     def replace(self, channels: Mapping[ChannelKey, KafkaChannel]) -> None:
         """Take over the present channels. One that is being deleted takes no more events."""
@@ -79,6 +81,7 @@ class RoutingTable:
                 routes[key].accepted = known.accepted
         self._routes = routes
         self._cache.clear()
+        self.is_known = True
 
     def find(self, host: bytes, target: bytes) -> Route | None:
         """The route of a request, None for an unknown channel."""

@@ -152,7 +152,7 @@ DISPATCHER_SUBSCRIPTION_READY = _dispatcher_gauge(
 # --- receiver --------------------------------------------------------------------------------------------------------
 # Labels: `code` is one of RECEIVER_CODES; `namespace` and `channel` are registered channels, never what a request said.
 
-RECEIVER_CODES = (200, 202, 400, 404, 405, 408, 413, 414, 417, 431, 500, 501, 503, 505)
+RECEIVER_CODES = (200, 202, 400, 404, 405, 408, 413, 414, 415, 417, 431, 500, 501, 503, 505)
 """Every status the receiver answers with; each has a series from the start."""
 RECEIVER_REQUESTS = Metric(
     name="sluice_receiver_requests_total",

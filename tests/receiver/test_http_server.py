@@ -171,6 +171,7 @@ class TestExpectContinue:
         pytest.param(
             b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n", 400, id="chunk end"
         ),
+        pytest.param(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\n\r\n", 415, id="compressed"),
         pytest.param(b"POST / HTTP/2.0\r\nHost: a\r\n\r\n", 505, id="HTTP/2.0 in a request line"),
         pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, id="HTTP/2 without asking"),
         pytest.param(b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", 405, id="CONNECT"),
@@ -207,8 +208,12 @@ class TestLimits:
         client.send(b"x" * 101)
         assert client.half_close().transport.is_closed
 
-    def test_transport_that_cannot_half_close_is_closed(self):
-        assert Client(limits=SMALL, can_write_eof=False).send(request(b"x" * 101)).transport.is_closed
+    def test_rest_is_dropped_over_tls_too_which_cannot_half_close(self):
+        client = Client(limits=SMALL, can_write_eof=False).send(request(b"x" * 101)[:-50])
+        assert client.statuses == [413]
+        assert not client.transport.is_closed
+        client.send(b"x" * 50)
+        assert client.half_close().transport.is_closed
 
     def test_too_many_headers_are_refused(self):
         assert Client(limits=SMALL).send(request(b"", *["X: y"] * 8)).statuses == [200]

@@ -134,6 +134,16 @@ class TestRefused:
         assert receiver.statuses == [413]
 
 
+class TestStarting:
+    def test_unknown_channel_gets_503_until_the_registry_was_read(self):
+        receiver = Receiver()
+        receiver.table.is_known = False
+        receiver.post(b"x", *EVENT, target="/team-a/other").post(b"x", *EVENT)
+        receiver.table.replace({ORDERS: channel()})
+        receiver.post(b"x", *EVENT, target="/team-a/other")
+        assert receiver.statuses == [503, 202, 404]
+
+
 class TestKafkaAway:
     def test_event_gets_503_and_the_connection_goes_on(self):
         receiver = Receiver()

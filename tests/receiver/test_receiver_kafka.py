@@ -78,12 +78,12 @@ def test_taken_port_ends_with_1(registry):
 def test_without_kafka_it_lives_is_not_ready_and_answers_503(registry):
     declare(registry, "orders")
     bootstrap = f"{LOOPBACK}:{free_port()}"
-    with ReceiverProcess(bootstrap, registry, wait=False, DELIVERY_TIMEOUT_SECONDS="1") as receiver:
+    with ReceiverProcess(bootstrap, registry, wait=False, DELIVERY_TIMEOUT_SECONDS="3") as receiver:
         receiver.wait_until(lambda: receiver.get(receiver.health_port, "/healthz")[0] == 200)
         receiver.wait_until(lambda: receiver.post("/team-a/orders", "1") != 404)
         began = time.monotonic()
         assert receiver.post("/team-a/orders", "2") == 503
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 3 + 0.5  # the timeout, and a machine with other work
         status, reason = receiver.readiness()
         assert status == 503
         assert "Kafka" in reason
@@ -242,7 +242,7 @@ class TestOutage:
         declare(registry, "orders")
         with KafkaServer(tmp_path / "kafka") as kafka:
             create_topic(kafka.bootstrap, "team-a.orders")
-            with ReceiverProcess(kafka.bootstrap, registry, DELIVERY_TIMEOUT_SECONDS="2") as receiver:
+            with ReceiverProcess(kafka.bootstrap, registry, DELIVERY_TIMEOUT_SECONDS="3") as receiver:
                 acknowledged, refused = [], []
                 stop = threading.Event()
 
@@ -254,7 +254,7 @@ class TestOutage:
                         status = receiver.post("/team-a/orders", str(number))
                         (acknowledged if status == 202 else refused).append(str(number))
                         assert status in {202, 503}
-                        assert time.monotonic() - began < 6
+                        assert time.monotonic() - began < 3 + 0.5
                         time.sleep(0.01)
 
                 with ThreadPoolExecutor(1) as pool:
