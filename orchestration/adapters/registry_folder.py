@@ -37,10 +37,8 @@ from orchestration.adapters.folder.status_files import (
     KeptChannel,
     write_atomically,
 )
+from orchestration.planning.names import ANNOTATION_INVALID_DOCUMENT
 from orchestration.ports import InvalidDocument, JsonObject, RegistryView
-
-ANNOTATION_INVALID_DOCUMENT = "sluice.dev/invalid-document"
-"""On a listed channel: why its document is refused. What planning sees of it is the last good declaration."""
 
 POLL_INTERVAL_S = 0.2
 """Between two looks at the folder while waiting for a change: far below what a person notices."""

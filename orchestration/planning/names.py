@@ -13,6 +13,8 @@ ANNOTATION_CHANNEL_KEY = "sluice.dev/channel-key"
 """`namespace/name` in full: labels end at 63 characters, names of channels do not."""
 ANNOTATION_CONFIG_HASH = "sluice.dev/config-hash"
 """Fingerprint of the manifest as we rendered it; decides whether it must be applied again."""
+ANNOTATION_INVALID_DOCUMENT = "sluice.dev/invalid-document"
+"""On a channel, by a registry of files: where and why its document is refused. The rest is the last good one."""
 ANNOTATION_LAST_RESIZE = "sluice.dev/last-resize"
 """When the number of replicas was last changed, RFC 3339; the memory of the cooldown."""
 

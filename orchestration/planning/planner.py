@@ -13,6 +13,7 @@ name. What belongs to one object stays together, so that a failure stops that ob
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -37,7 +38,7 @@ from orchestration.planning.deletion import plan_deletion, plan_orphans
 from orchestration.planning.dispatchers import Problem, plan_dispatcher, plan_service
 from orchestration.planning.findings import Findings
 from orchestration.planning.identities import Claims, Identity, identify
-from orchestration.planning.names import FINALIZER
+from orchestration.planning.names import ANNOTATION_INVALID_DOCUMENT, FINALIZER
 from orchestration.planning.observed import Observed
 from orchestration.planning.policy import Policy, is_topic_name
 from orchestration.planning.replicas import total_lag
@@ -154,6 +155,8 @@ class _Planned:
 
 def _plan_channel(identity: Identity, inputs: _Inputs) -> _Planned:
     observed, policy, now = inputs.observed, inputs.policy, inputs.now
+    if (refusal := _refused_document(identity)) is not None:
+        return _Planned(findings=_refused(identity, "InvalidDocument", refusal, stops=True, now=now))
     try:
         # An API server leaves both out of the items of a list.
         given = {"apiVersion": API_VERSION, "kind": KIND}
@@ -227,6 +230,14 @@ def _taken_up(identity: Identity) -> list[Action]:
             finalizers=None if is_held else (*identity.finalizers, FINALIZER),
         )
     ]
+
+
+def _refused_document(identity: Identity) -> str | None:
+    """Why the registry refuses what its author wrote last. An API server would not have taken it; a folder has to."""
+    metadata = identity.document.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    refusal = annotations.get(ANNOTATION_INVALID_DOCUMENT) if isinstance(annotations, Mapping) else None
+    return refusal if isinstance(refusal, str) and refusal else None
 
 
 def _refused(identity: Identity, reason: str, message: str, *, stops: bool, now: datetime) -> Findings:

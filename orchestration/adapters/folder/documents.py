@@ -124,7 +124,7 @@ def read_documents(file: str, text: str) -> list[Document]:
             finally:
                 loader.dispose()
         except yaml.YAMLError as exc:
-            documents.append(_unparsable(file, first_line, exc))
+            documents.append(_unparsable(file, first_line, part, exc))
             continue
         except (RecursionError, ValueError) as exc:  # nested a thousand deep; a number out of range
             documents.append(unreadable(file, first_line, f"is no usable YAML: {exc}"))
@@ -142,10 +142,12 @@ def _split(text: str) -> Iterator[tuple[int, str]]:
         yield text.count("\n", 0, start) + 1, text[start:end]
 
 
-def _unparsable(file: str, first_line: int, exc: yaml.YAMLError) -> Document:
+def _unparsable(file: str, first_line: int, text: str, exc: yaml.YAMLError) -> Document:
     mark = getattr(exc, "problem_mark", None) or getattr(exc, "context_mark", None)
     reason = getattr(exc, "problem", None) or str(exc).splitlines()[0]
-    return unreadable(file, first_line + (mark.line if mark is not None else 0), f"is no valid YAML: {reason}")
+    # What is missing at the end is missed one line after it.
+    line = min(mark.line, len(text.splitlines()) - 1) if mark is not None else 0
+    return unreadable(file, first_line + max(0, line), f"is no valid YAML: {reason}")
 
 
 def _document(file: str, first_line: int, node: yaml.Node, value: Any) -> Document:
