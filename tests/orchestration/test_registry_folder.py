@@ -89,14 +89,14 @@ def test_hidden_files_and_what_editors_leave_are_not_read(folder, registry, name
 def test_a_file_that_is_no_yaml_is_reported_with_its_line(folder, registry):
     write(folder, "a.yaml", "apiVersion: x\nkind: [\nname: b\n")
     (problem,) = registry.list_channels().invalid
-    assert (problem.object, problem.file, problem.line, problem.field) == ("a.yaml", "a.yaml", 4, "")
+    assert (problem.object, problem.file, problem.line, problem.field) == ("a.yaml", "a.yaml", 3, "")
     assert problem.reason.startswith("is no valid YAML: ")
 
 
 def test_a_broken_document_harms_no_neighbour(folder, registry):
     write(folder, "a.yaml", good("a") + "---\nfoo: [\n---\n" + good("b"))
     assert names(registry) == ["a", "b"]
-    assert problems(registry) == ["a.yaml:10: is no valid YAML: did not find expected node content"]
+    assert problems(registry) == ["a.yaml:9: is no valid YAML: did not find expected node content"]
 
 
 def test_unknown_fields_are_reported_with_line_and_path(folder, registry):
