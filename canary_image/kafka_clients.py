@@ -28,7 +28,7 @@ from canary_image.coverage import Broker, ClusterView, Partition
 from eventing.errors import Refused, Unavailable
 from eventing.program_config import CanaryConfig
 
-LOOK_TIMEOUT_S = 5.0
+LOOK_TIMEOUT_S = 3.0
 """How long one question about the cluster may take."""
 REFRESH_TIMEOUT_S = 1.0
 """How long a refresh of metadata may take; the consumer reads nothing meanwhile."""
@@ -72,6 +72,9 @@ class KafkaClients:
             "allow.auto.create.topics": False,
             "reconnect.backoff.ms": 100,
             "reconnect.backoff.max.ms": 1000,
+            # Its log comes through Python: in an outage each failed reconnect would cost more than the reconnect.
+            # What matters of it reaches `error_cb` as well.
+            "log_level": 7 if config.verbosity_log_level else 2,
             "socket.connection.setup.timeout.ms": 5000,
             "socket.keepalive.enable": True,
             "broker.address.ttl": 1000,
@@ -257,6 +260,7 @@ class KafkaClients:
 
     def close(self, timeout: float) -> None:
         """End all three; what was not acknowledged within `timeout` seconds is given up."""
+        self.drop_unsent()  # no leader wants it by now; waiting for one would only hold up the end
         self._producer.flush(timeout)
         self._producer.purge()
         self._producer.poll(0)

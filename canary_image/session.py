@@ -241,9 +241,9 @@ class Session:
     def _watch(self) -> None:
         ask_coordinator_at = 0.0
         while not self._stop.is_set():
-            self._look()
+            answered = self._look()
             now = time.monotonic()
-            if now >= ask_coordinator_at or self._ask_coordinator.is_set():
+            if answered and (now >= ask_coordinator_at or self._ask_coordinator.is_set()):
                 self._ask_coordinator.clear()
                 found = self._kafka.coordinator()
                 self._coordinator = UNKNOWN_COORDINATOR if found is None else str(found)
@@ -252,19 +252,19 @@ class Session:
             self._look_now.wait(max(0.0, min(WATCH_INTERVAL_S, self._interval) - SHORTEST_WATCH_S))
             self._look_now.clear()
 
-    def _look(self) -> None:
-        """Observe once, and bring consumer and producer into line with it."""
+    def _look(self) -> bool:
+        """Observe once, and bring consumer and producer into line with it; False when the cluster did not answer."""
         client = self._config.client_id
         try:
             changes = self._probe.observe(self._kafka.describe())
         except Unavailable as exc:
             self._telemetry.count(metrics.CANARY_TOPIC_DESCRIBE_CLUSTER_ERROR)
             journal.note(logging.DEBUG, "cluster.unknown", reason=exc.reason)
-            return
+            return False
         except Refused as exc:
             self._telemetry.count(metrics.CANARY_TOPIC_DESCRIBE_ERROR, self._config.topic)
             journal.note(logging.WARNING, "topic.unknown", reason=exc.reason)
-            return
+            return False
         for partition in changes.dropped:
             self._orders.put(partial(self._stop_reading, partition))
         if changes.moved:
@@ -294,6 +294,7 @@ class Session:
                 self._telemetry.count(metrics.CANARY_CONSUMER_TIMEOUT_JOIN_GROUP, client)
         if self._probe.is_primed():
             self._primed.set()
+        return True
 
     def _found_end(self, partition: int, offset: int | None, reason: str) -> None:
         """Called from the client's thread: hand over to the watching one."""
