@@ -284,6 +284,43 @@ class TestOutage:
         assert set(acknowledged) <= set(durable)
         assert len(refused) > 0
 
+    def test_brokers_that_die_one_by_one_lose_nothing_that_was_acknowledged(self, tmp_path, registry):
+        declare(registry, "orders")
+        with KafkaServer(tmp_path / "kafka", brokers=3) as kafka:
+            create_topic(kafka.bootstrap, "team-a.orders", 6, copies=3, min_insync_replicas="2")
+            with ReceiverProcess(kafka.bootstrap, registry) as receiver:
+                acknowledged: list[list[str]] = [[] for _ in range(4)]
+                stop = threading.Event()
+
+                def send(worker: int) -> None:
+                    number = 0
+                    while not stop.is_set():
+                        number += 1
+                        event_id = f"{worker}-{number}"
+                        status = receiver.post("/team-a/orders", event_id, headers={"ce-partitionkey": event_id})
+                        assert status in {202, 503}
+                        if status == 202:
+                            acknowledged[worker].append(event_id)
+
+                with ThreadPoolExecutor(4) as pool:
+                    senders = [pool.submit(send, worker) for worker in range(4)]
+                    try:
+                        for broker in kafka.broker_ids:
+                            before = sum(map(len, acknowledged))
+                            receiver.wait_until(lambda before=before: sum(map(len, acknowledged)) > before + 100)
+                            kafka.kill_broker(broker)
+                            before = sum(map(len, acknowledged))
+                            receiver.wait_until(lambda before=before: sum(map(len, acknowledged)) > before + 100, 60)
+                            kafka.start_broker(broker)
+                    finally:
+                        stop.set()
+                    for sender in senders:
+                        sender.result(30)
+                receiver.terminate()
+                assert receiver.wait() == 0
+            durable = set(ids_of(kafka.bootstrap, "team-a.orders"))
+        assert {event_id for ids in acknowledged for event_id in ids} <= durable
+
     def test_full_queue_answers_503_at_once(self, tmp_path, registry):
         declare(registry, "orders")
         with ReceiverProcess(

@@ -8,10 +8,10 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
+def create_topic(bootstrap: str, topic: str, partitions: int = 1, *, copies: int = 1, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})  # must outlive its answer
     future = admin.create_topics(
-        [NewTopic(topic, partitions, 1, config={name.replace("_", "."): value for name, value in config.items()})]
+        [NewTopic(topic, partitions, copies, config={name.replace("_", "."): value for name, value in config.items()})]
     )[topic]
     future.result(30)
 
