@@ -42,7 +42,9 @@ def reconcile_op(
         (context.log.error if outcome.result == "failed" else context.log.info)(said)
     metadata = run_metadata.of_reconciliation(done, config.trigger)
     if done.applied.outcomes:
-        for event in run_metadata.changes(done, control_plane.observe()):
+        after = control_plane.observe()
+        metadata["before and after"] = run_metadata.table(run_metadata.before_and_after(done, after))
+        for event in run_metadata.changes(done, after):
             context.log_event(event)
     if not done.succeeded:
         raise dg.Failure(description=done.applied.summary, metadata=metadata, allow_retries=False)

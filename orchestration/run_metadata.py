@@ -6,7 +6,7 @@ Small on purpose: metadata is stored with each event, so long lists are cut and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -14,6 +14,7 @@ import dagster as dg
 from eventing.channels import LABEL_CHANNEL, LABEL_CHANNEL_NAMESPACE, LABEL_COMPONENT
 from orchestration.apply import Outcome, Reconciliation, target
 from orchestration.observe import Observation
+from orchestration.pictures import leaders_picture
 from orchestration.planning import Plan, Remark, actions
 from orchestration.ports import JsonObject
 
@@ -96,6 +97,74 @@ def of_reconciliation(done: Reconciliation, trigger: str) -> Metadata:
     return metadata
 
 
+def before_and_after(done: Reconciliation, after: Observation) -> list[Row]:
+    """How each object that the run touched was, and is now."""
+    rows: dict[tuple[str, str], Row] = {}
+    for outcome in done.applied.outcomes:
+        if outcome.result == "skipped":
+            continue
+        kind, describe = _kind_of(outcome.action)
+        if describe is None or (kind, outcome.target) in rows:
+            continue
+        was, now = describe(done.observation.document, outcome.target), describe(after.document, outcome.target)
+        rows[kind, outcome.target] = {"kind": kind, "object": outcome.target, "before": was, "after": now}
+    return list(rows.values())
+
+
+def _kind_of(action: actions.Action) -> tuple[str, Callable[[JsonObject, str], str] | None]:
+    match action:
+        case actions.UpdateStatus():
+            return "channel", _channel_words
+        case actions.ApplyDeployment() | actions.ScaleDeployment() | actions.DeleteDeployment():
+            return "deployment", _deployment_words
+        case actions.InitializeOffsets() | actions.DeleteGroup():
+            return "group", _group_words
+        case actions.ApplyService() | actions.DeleteService():
+            return "service", None
+        case _:
+            return "topic", _topic_words
+
+
+def _topic_words(document: JsonObject, name: str) -> str:
+    topics: dict[str, JsonObject] | None = document["topics"]
+    if topics is None:
+        return "unknown"
+    if name not in topics:
+        return "does not exist"
+    partitions = topics[name].get("partitions") or []
+    factors = sorted({len(partition["replicas"] or ()) for partition in partitions})
+    leaders = ", ".join(str(partition["leader"]) for partition in partitions)
+    moving = topics[name].get("reassigning")
+    words = f"partitions {len(partitions)}, replicas {'-'.join(map(str, factors))}, leaders {leaders}"
+    return words + (f", moving {', '.join(map(str, moving))}" if moving else "")
+
+
+def _deployment_words(document: JsonObject, name: str) -> str:
+    deployments: list[JsonObject] | None = document["deployments"]
+    if deployments is None:
+        return "unknown"
+    row = next((row for row in map(deployment_row, deployments) if row["deployment"] == name), None)
+    return "does not exist" if row is None else f"replicas {row['replicas']}, ready {row['ready']}"
+
+
+def _group_words(document: JsonObject, name: str) -> str:
+    lag: dict[str, JsonObject] | None = document["lag"]
+    if lag is None:
+        return "unknown"
+    row = next((row for row in _lag_rows(lag) if row["group"] == name), None)
+    return "no offsets" if row is None else f"lag {row['lag']}"
+
+
+def _channel_words(document: JsonObject, name: str) -> str:
+    channels: list[JsonObject] | None = document["channels"]
+    if channels is None:
+        return "unknown"
+    row = next((row for row in map(channel_row, channels) if row["channel"] == name), None)
+    if row is None:
+        return "does not exist"
+    return f"Ready {row['ready']}" + (f" ({row['reason']})" if row["reason"] else "")
+
+
 def changes(done: Reconciliation, after: Observation) -> list[dg.AssetObservation]:
     """An observation of each asset that the run changed, and of no other."""
     touched = Counter(_asset_of(outcome.action, done) for outcome in done.applied.outcomes if outcome.result == "done")
@@ -173,7 +242,8 @@ def of_topics(observation: Observation) -> Metadata:
         "brokers": len(brokers),
         "brokers away": sum(broker["fenced"] is True for broker in brokers),
         "leaders and replicas by broker": table(broker_rows(topics, brokers)),
-        "lag": table(lag_rows(observation)),
+        "picture": dg.MetadataValue.md(leaders_picture(topics, brokers)),
+        "lag": table(_lag_rows(observation.document["lag"] or {})),
     }
 
 
@@ -201,10 +271,9 @@ def broker_rows(topics: Mapping[str, JsonObject], brokers: Sequence[JsonObject])
     ]
 
 
-def lag_rows(observation: Observation) -> list[Row]:
-    lag: dict[str, JsonObject] | None = observation.document["lag"]
+def _lag_rows(lag: Mapping[str, JsonObject]) -> list[Row]:
     rows: list[Row] = []
-    for group, entry in sorted((lag or {}).items()):
+    for group, entry in sorted(lag.items()):
         values = list(entry["partitions"].values())
         known = None if any(value is None for value in values) else sum(values)
         rows.append({"group": group, "topic": entry["topic"], "lag": "unknown" if known is None else known})

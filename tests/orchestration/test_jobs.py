@@ -70,6 +70,19 @@ def test_a_run_says_what_it_did_and_why(run, world):
     assert "does not exist" in create["why"]
 
 
+def test_a_run_shows_what_it_touched_before_and_after(run, world):
+    world.settle()
+    world.registry.declare(channel(numPartitions=3))
+    touched = {(row["kind"], row["object"]): row for row in rows(metadata(run(JOB_RECONCILE))["before and after"])}
+    assert touched["topic", "shop.orders"] == {
+        "kind": "topic",
+        "object": "shop.orders",
+        "before": "partitions 2, replicas 1, leaders 0, 0",
+        "after": "partitions 3, replicas 1, leaders 0, 0, 0",
+    }
+    assert ("topic", "__strimzi_canary") not in touched
+
+
 def test_a_run_observes_what_it_changed_and_nothing_else(run, world):
     world.settle()
     world.registry.declare(channel(numPartitions=5))
