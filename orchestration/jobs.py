@@ -48,6 +48,9 @@ def reconcile_op(
             context.log_event(event)
     if not done.succeeded:
         raise dg.Failure(description=done.applied.summary, metadata=metadata, allow_retries=False)
+    if done.observation.unreadable:
+        # Nothing was done wrong, but nobody knows how things stand: that must not look like success.
+        raise dg.Failure(description="; ".join(done.observation.unreadable), metadata=metadata, allow_retries=False)
     context.add_output_metadata(metadata)
 
 

@@ -22,6 +22,7 @@ from orchestration.apply import target
 from orchestration.jobs import JOB_RECONCILE, OP_RECONCILE
 from orchestration.planning import Plan
 from orchestration.resources import ControlPlane
+from orchestration.wiring import LOCK_LIMIT_S
 
 WATCH_S = 20.0
 """How long a tick waits for a change; with everything else it stays far below the 60 s that Dagster allows."""
@@ -148,9 +149,16 @@ def _not_yet(memory: Memory, plan: Plan) -> str | None:
 
 def _plan_when_idle(context: dg.SensorEvaluationContext, control_plane: ControlPlane, deadline: float) -> Plan:
     """Plan, but not on a world that a run is just changing: what is left when it ends is what is to be done."""
-    while _runs(context, (dg.DagsterRunStatus.STARTED,)) and time.monotonic() < deadline:
+    while _is_running(context) and time.monotonic() < deadline:
         time.sleep(RUN_POLL_S)
     return control_plane.plan()[1]
+
+
+def _is_running(context: dg.SensorEvaluationContext) -> bool:
+    """A run that goes on for longer than any that makes progress has lost its process; it is not waited for."""
+    now = time.time()
+    started = (record.start_time for record in _runs(context, (dg.DagsterRunStatus.STARTED,)))
+    return any(start is None or now - start < LOCK_LIMIT_S for start in started)
 
 
 def _on_its_way(context: dg.SensorEvaluationContext) -> str | None:

@@ -19,6 +19,7 @@ KUBERNETES = "kubernetes"
 CANARY_PREFIX = "SLUICE_CANARY_"
 LOCAL_PROBE_INTERVAL_MS = "1000"
 """On one machine somebody is watching: a probe each second. strimzi-canary's default of 30 s is for production."""
+_SECRET = {"SASL_PASSWORD", "TLS_CLIENT_KEY"}
 _NOT_FOR_THE_IMAGE = {"PORT", "ENABLED", "IMAGE", "MANAGE_TOPIC", "GRACE_SECONDS"}
 
 
@@ -111,6 +112,12 @@ def _canary(
         for key, value in environ.items()
         if key.startswith(CANARY_PREFIX) and (name := key.removeprefix(CANARY_PREFIX)) not in _NOT_FOR_THE_IMAGE
     }
+    for name in sorted(_SECRET & own.keys()):
+        # It would stand in the Deployment, and in every plan, in the clear.
+        env.problem(
+            CANARY_PREFIX + name, "is a secret: mount it (SLUICE_KAFKA_SECRET, or KAFKA_SECRET_DIR on one machine)"
+        )
+        del own[name]
     if local:
         own.setdefault("RECONCILE_INTERVAL_MS", LOCAL_PROBE_INTERVAL_MS)
     if not problems:

@@ -107,6 +107,14 @@ def test_a_failed_action_makes_the_run_red_and_the_reason_is_on_it(run, world):
     assert first["what to do"]
 
 
+def test_a_run_that_could_not_look_is_no_success(run, world):
+    world.settle()
+    world.kafka.failures["brokers"] = Unavailable("Kafka", "no answer within 5 s")
+    result = run(JOB_RECONCILE)
+    assert not result.success
+    assert metadata(result, "STEP_FAILURE")["unreadable"] == "Kafka is unavailable: no answer within 5 s"
+
+
 def test_two_reconciliations_at_once_do_the_work_once(control_plane, world):
     done = []
 

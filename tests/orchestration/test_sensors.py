@@ -136,6 +136,16 @@ def test_a_run_that_never_begins_is_not_counted_on_for_ever(tick, instance, monk
     assert tick(registry_sensor).run_requests
 
 
+def test_a_run_that_lost_its_process_is_not_waited_for(tick, instance, monkeypatch):
+    run = instance.create_run_for_job(defs.resolve_job_def(JOB_RECONCILE), status=dg.DagsterRunStatus.STARTING)
+    instance.report_dagster_event(dg.DagsterEvent(event_type_value="PIPELINE_START", job_name=run.job_name), run.run_id)
+    monkeypatch.setattr(sensors, "WATCH_S", 20.0)
+    monkeypatch.setattr(sensors, "LOCK_LIMIT_S", -1.0)
+    started = time.monotonic()
+    assert tick(registry_sensor).run_requests
+    assert time.monotonic() - started < 10
+
+
 def test_two_sensors_that_see_the_same_start_one_run(tick, world):
     assert tick(registry_sensor).run_requests
     result = tick(drift_sensor)

@@ -79,6 +79,14 @@ def test_every_setting_of_the_canary_image_is_within_reach(tmp_path):
     assert settings.canary.expected_cluster_size == 3
 
 
+@pytest.mark.parametrize("name", ["SLUICE_CANARY_SASL_PASSWORD", "SLUICE_CANARY_TLS_CLIENT_KEY"])
+def test_secrets_are_not_taken_from_the_environment_and_not_repeated(tmp_path, name):
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_env({"SLUICE_HOME": str(tmp_path), name: "hunter2"})
+    assert name in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_reconciliation_does_not_wait_for_another_one_for_ever(tmp_path):
     with (
         one_at_a_time(tmp_path),
