@@ -344,7 +344,10 @@ def json_from_record(headers: RecordHeaders | None, value: bytes | None) -> byte
         elif name == CONTENT_TYPE:
             content_type = content
             members.append(f'"datacontenttype":{json.dumps(content.decode("utf-8", "replace"), ensure_ascii=False)}')
-    if record.value is not None:
+    if record.value is not None and version == b"0.3" and "ce_datacontentencoding" in dict(record.headers):
+        # The value is base64 text already, and the attribute that says so is among the members.
+        members.append(f'"data":{json.dumps(record.value.decode("utf-8", "replace"))}')
+    elif record.value is not None:
         members.append(_data_member(record.value, media_type(content_type), version))
     return ("{" + ",".join(members) + "}").encode()
 

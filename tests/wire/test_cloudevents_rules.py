@@ -469,6 +469,12 @@ class TestJsonFromRecord:
         assert event["datacontentencoding"] == "base64"
         assert base64.b64decode(event["data"]) == b"\xff"
 
+    def test_of_version_0_3_that_is_base64_already_is_not_encoded_twice(self):
+        record = [("ce_specversion", b"0.3"), *RECORD[1:], ("ce_datacontentencoding", b"base64")]
+        text = json_from_record(record, b"aGk=")
+        assert text.count(b"datacontentencoding") == 1
+        assert only(structured(text)).value == b"hi"
+
     def test_of_no_event_is_undecodable(self):
         assert isinstance(json_from_record([], b"x"), Undecodable)
 
