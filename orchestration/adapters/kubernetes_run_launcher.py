@@ -65,7 +65,7 @@ class LocationRunLauncher(K8sRunLauncher):
     def terminate(self, run_id: str) -> bool:
         run = self._instance.get_run_by_id(run_id)
         if run is not None and self._is_near(run):
-            return bool(self._near.terminate(run_id))
+            return bool(self._near.terminate(run_id))  # type: ignore[no-untyped-call]  # not typed there
         return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]  # not typed there
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:

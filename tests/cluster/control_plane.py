@@ -6,8 +6,8 @@
         cluster.request("GET", "/api/v1/namespaces")
 
 Certificates are a test's own, made by openssl; users are static tokens. Every process ends with the thread that
-started it (tether.py), even when that is killed: start and restart from the main thread. Pods are made by the controllers and stay pending, because there is no node:
-`kubelet.PretendedKubelet` says of them what a kubelet would.
+started it (tether.py), even when that is killed: start and restart from the main thread. Pods are made by the
+controllers and stay pending, because there is no node: `kubelet.PretendedKubelet` says of them what a kubelet would.
 """
 
 from __future__ import annotations
