@@ -8,6 +8,8 @@ time, which takes one after the other; workers end when nothing is ready.
 from __future__ import annotations
 
 import asyncio
+import io
+import logging
 import ssl
 import time
 from typing import Final
@@ -28,6 +30,8 @@ from dispatcher_image.sender import (
 )
 
 CHUNK_BYTES: Final = 65_536
+
+log = logging.getLogger(__name__)
 
 
 class AiohttpSender:
@@ -93,6 +97,9 @@ class AiohttpSender:
             except asyncio.CancelledError:
                 self.in_flight -= 1
                 raise
+            except Exception as exc:  # the top of this attempt: whatever a library throws, the attempt has ended
+                log.exception("dispatch.transport_failed target=%s", self.target.origin)
+                outcome = NoAnswer(f"{type(exc).__name__}: {exc}")
             self.in_flight -= 1
             self.work.settle(request[0], outcome, started, time.monotonic())
             request = None if self._is_retired else self.work.take()
@@ -105,7 +112,9 @@ class AiohttpSender:
         headers.extend(_fields(lines))
         try:
             session = self._opened()
-            async with session.post(self.target.url, data=body, headers=headers, allow_redirects=False) as response:
+            # aiohttp sends a file in pieces, so that a large body does not hold the loop.
+            data = body if len(body) <= CHUNK_BYTES else io.BytesIO(body)
+            async with session.post(self.target.url, data=data, headers=headers, allow_redirects=False) as response:
                 kept: list[bytes] = []
                 size = 0
                 async for chunk in response.content.iter_chunked(CHUNK_BYTES):
@@ -116,8 +125,8 @@ class AiohttpSender:
                         response.close()
                         break
                 fields = tuple((name.lower(), value) for name, value in response.raw_headers)
-                data = b"".join(kept)
-                return Answer(response.status, fields, data, size > len(data), _may_be_event(fields))
+                whole = b"".join(kept)
+                return Answer(response.status, fields, whole, size > len(whole), _may_be_event(fields))
         except TimeoutError:
             return NoAnswer(f"no answer within {self.timeout_s:g} s")
         except (aiohttp.ClientError, OSError, ssl.SSLError, ValueError) as exc:
