@@ -37,6 +37,8 @@ WAKE_S = 0.5
 """How long a thread waits in a client before it looks if it should stop."""
 JUDGE_INTERVAL_S = 0.25
 """How often answers that are owed are looked at; costs nothing while all come."""
+VISIT_GAP_S = 0.75
+"""Least time between two rounds of visits: a leader that waits for a dead follower owes answers for seconds."""
 WARM_UP_S = 1.0
 """Between the consumer's assignment and the first record."""
 END_SEARCH_LIMIT_S = 30.0
@@ -167,14 +169,20 @@ class Session:
     # --- judge -------------------------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
+        visit_at = 0.0
         while not self._stop.wait(JUDGE_INTERVAL_S):
-            self._probe.expire(time.monotonic())
-            suspects = self._probe.leaders_in_question(time.monotonic())
+            now = time.monotonic()
+            self._probe.expire(now)
+            suspects = self._probe.leaders_in_question(now)
             unreachable: Collection[int] = ()
             if suspects:
                 self._look_now.set()
+                if now < visit_at:
+                    continue
                 unreachable = self._visit(suspects)
-            if self._probe.leaders_unreachable(unreachable, time.monotonic()):
+                now = time.monotonic()
+                visit_at = now + VISIT_GAP_S
+            if self._probe.leaders_unreachable(unreachable, now):
                 self._gave_up.set()
 
     # --- consume -----------------------------------------------------------------------------------------------------

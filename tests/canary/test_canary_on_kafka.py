@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import time
 
 import pytest
 from confluent_kafka import Consumer, ElectionType, KafkaException, Producer, TopicPartition
@@ -165,10 +166,11 @@ class TestAnOutageOfAll:
                 server.kill_broker(0)
                 canary.eventually(lambda: canary.failed(0) >= 2, 10)
                 canary.eventually(lambda: not canary.is_ready(), 10)
-                produced, failed = canary.produced(0), canary.failed(0)
+                began, produced, failed = time.monotonic(), canary.produced(0), canary.failed(0)
                 canary.wait(5)
-                assert 8 <= canary.produced(0) - produced <= 12, "one attempt each 500 ms"
-                assert 8 <= canary.failed(0) - failed <= 12
+                expected = pytest.approx((time.monotonic() - began) / 0.5, abs=3)
+                assert canary.produced(0) - produced == expected, "one attempt each 500 ms"
+                assert canary.failed(0) - failed == expected
                 assert canary.get("/liveness")[0] == 200
                 assert canary.percentage() < 100
 
