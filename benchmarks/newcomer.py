@@ -1,4 +1,4 @@
-"""How long a person waits: starts, a new channel, a changed subscriber. Run: `python -m benchmarks.platform`.
+"""How long a person waits: starts, a new channel, a changed subscriber. Run: `python -m benchmarks.newcomer`.
 
 Starts a platform of its own (random ports, temporary folder), measures what the README promises, stops it again and
 looks for what was left behind. Limits stand beside the figures; the exit code says if they were kept.
