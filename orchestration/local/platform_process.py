@@ -25,7 +25,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from eventing.errors import EXIT_CONFIG, ConfigError, SluiceError, Unavailable
-from orchestration.adapters.local_workloads import LocalWorkloads
+from orchestration.adapters.local_workloads import MANAGED_BY, LocalWorkloads
 from orchestration.adapters.registry_folder import FolderRegistry
 from orchestration.local import replicas
 from orchestration.local.java import find_java
@@ -44,6 +44,7 @@ from orchestration.local.settings import CHECKOUT, SYSTEM_NAMESPACE, LocalSettin
 from orchestration.local.standing import (
     CODE_LOCATIONS,
     DAGSTER_YAML,
+    PLATFORM,
     dagster_workspace,
     prometheus_yaml,
     standing_deployments,
@@ -54,8 +55,6 @@ from orchestration.local.workload_files import JsonObject, WorkloadFiles, write_
 LEAST_FREE_BYTES = 1024**3  # Kafka alone preallocates tens of MB for each busy partition
 EXTERNAL_KAFKA_WAIT_S = 10.0
 PARTS_WAIT_S = 180.0  # imports of Dagster and its code locations take 10 to 20 s on two busy cores
-FIRST_RECONCILIATIONS = 5
-RECONCILE_PAUSE_S = 1.0  # after the first; a second more after each further one
 CONTROLLER_START_S = 30.0
 HOPELESS_RESTARTS = 5  # a part that ends so often at its start will not come up: 15 s of back-off, then say why
 DAGSTER_STORAGE_WAIT_S = 120.0
@@ -126,9 +125,6 @@ class Platform:
             environ={k: v for k, v in os.environ.items() if k.startswith("SLUICE_")} | settings.environ(),
         )
         self._environ = {**os.environ, **self._state.environ, INSTANCE: self._state.instance}
-        self._reconciling: subprocess.Popen[bytes] | None = None
-        self._reconciliations = 0
-        self._reconcile_after = 0.0
         self._starts: dict[str, tuple[int, float]] = {}
         self._broker_restarts: dict[int, int] = {}
 
@@ -258,11 +254,15 @@ class Platform:
             raise Unavailable("platform", f"{problem} (status {code}); see {self._settings.logs}")
 
     def _forget_last_run(self) -> None:
-        """Nothing runs yet: old statuses are wrong, and a deletion that was interrupted has come to its end."""
+        """Nothing runs yet: old statuses are wrong, and a deletion that was interrupted has come to its end.
+
+        Parts of the platform are declared anew at each start; one that is not any more must not come back.
+        """
         for key in self._files.keys("status"):
             self._files.remove("status", key)
         for key, stored in self._files.read_all("deployments").items():
-            if "deletionTimestamp" in stored["object"]["metadata"]:
+            named = stored["object"]["metadata"]
+            if "deletionTimestamp" in named or (named.get("labels") or {}).get(MANAGED_BY) == PLATFORM:
                 self._files.remove("deployments", key)
 
     def _start_controller(self) -> None:
@@ -278,20 +278,6 @@ class Platform:
             patience.wait_for(["the controller"])
             self._watch()
 
-    def _reconcile_beside(self) -> None:
-        """Reconcile beside Dagster's start, so that channels need not wait for it; its sensors do the same afterwards.
-
-        A few times: once for what is declared, once more when dispatchers have become ready, and spare ones. A channel
-        that is declared wrongly needs none of them and must not cost the others their processor time.
-        """
-        running = self._reconciling
-        if running is not None and running.poll() is None:
-            return
-        if self._reconciliations < FIRST_RECONCILIATIONS and time.monotonic() >= self._reconcile_after:
-            self._reconciliations += 1
-            self._reconcile_after = time.monotonic() + RECONCILE_PAUSE_S * self._reconciliations
-            self._reconciling = self._run_beside("first-reconcile", ["-m", "orchestration.cli", "reconcile"])
-
     def _wait_for_parts(self, names: list[tuple[str, str]]) -> None:
         """Raises Unavailable, with each part's own words, when one does not answer in time."""
         patience = _Patience(self._say)
@@ -302,18 +288,18 @@ class Platform:
                 reasons = "; ".join(f"{name[1]}: {_reason(status)}" for name, status in statuses.items())
                 raise Unavailable("platform", f"not ready after {patience.waited_s:.0f} s: {reasons}")
             patience.wait_for([name for _, name in late])
-            if self._late():
-                self._reconcile_beside()
             self._watch()
 
     def _wait_for_channels(self) -> list[str]:
-        """What is not ready when the time is over, in words: somebody's broken channel must not hold up the rest."""
+        """What is not ready when the time is over, in words: somebody's broken channel must not hold up the rest.
+
+        Dagster makes them ready, so that its runs tell from the beginning what was done and why.
+        """
         patience = _Patience(self._say)
         while late := self._late():
             if patience.waited_s > CHANNELS_WAIT_S:
                 return late
             patience.wait_for(sorted(each.split(":")[0] for each in late))
-            self._reconcile_beside()
             self._watch()
         return []
 

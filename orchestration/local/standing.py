@@ -20,6 +20,8 @@ CODE_LOCATIONS = {"orchestration": "orchestration.definitions", "assets": "asset
 """Dagster's two code locations (workspace.yaml): name → module."""
 CODE_SERVER_THREADS = 16
 """Sensors that long-poll hold a thread each; the rest is for the UI and for runs that start."""
+PLATFORM = "sluice-up"
+"""Value of `managed-by` for what only this machine has: the control plane neither lists nor touches it."""
 GRACE_S = 10
 DAGSTER_GRACE_S = 3
 """A code server waits up to 60 s for sensors that wait for changes; a run that is cut off is repeated by the next."""
@@ -111,7 +113,7 @@ def _part(
 ) -> JsonObject:
     """One replica of one program; `ready` is the path that answers when it is, without one its port must accept."""
     labels = {
-        "app.kubernetes.io/managed-by": "sluice-up",
+        "app.kubernetes.io/managed-by": PLATFORM,
         "app.kubernetes.io/component": component or name,
     }
     container: JsonObject = {"name": name, "image": "local", "command": list(command)}
@@ -146,6 +148,8 @@ def _part(
 DAGSTER_YAML = """\
 # Written by `sluice up`; SQLite and the default launcher, for one machine.
 telemetry:
+  enabled: false
+nux:
   enabled: false
 run_coordinator:
   # Runs start at once: the queue would look for them every 5 s only.
