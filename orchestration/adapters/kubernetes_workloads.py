@@ -34,7 +34,7 @@ from orchestration.adapters.kubernetes_clients.ownership import (
     is_as_applied,
     shown,
 )
-from orchestration.planning.names import ANNOTATION_CONFIG_HASH
+from orchestration.planning.names import ANNOTATION_CONFIG_HASH, CONDITION_PODS_FAILING
 
 APPS, CORE, POLICY = "/apis/apps/v1", "/api/v1", "/apis/policy/v1"
 OURS = {"labelSelector": f"{LABEL_MANAGED_BY}={MANAGED_BY}"}
@@ -42,9 +42,9 @@ DELETE_MARGIN_SECONDS = 20.0
 """Beyond the pods' grace period: SIGKILL, and a kubelet and garbage collector that have more to do."""
 DEFAULT_GRACE_S = 30.0
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
-CONDITION_PODS_FAILING = "PodsFailing"
 
 _HARMLESS = frozenset({"ContainerCreating", "PodInitializing"})
+_NO_IMAGE = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
 _COUNTS = ("replicas", "readyReplicas", "updatedReplicas", "observedGeneration")
 
 
@@ -268,26 +268,33 @@ def _selected(document: JsonObject) -> tuple[str, str]:
 
 
 def _failures(pods: list[JsonObject]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Per Deployment the first thing that keeps a pod of it from being ready: reason and message."""
+    """Per Deployment the first thing that keeps a pod of it from being ready: reason and message.
+
+    The message holds neither names nor numbers that change with each restart: it ends in a status, which is written
+    whenever it differs.
+    """
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])):
         failure = _failure(pod.get("status") or {})
         if failure is not None:
-            reason, message = failure
-            found.setdefault(_selected(pod), (reason, f"pod {pod['metadata']['name']}: {message}"))
+            found.setdefault(_selected(pod), failure)
     return found
 
 
 def _failure(status: Mapping[str, Any]) -> tuple[str, str] | None:
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
-        waiting = (container.get("state") or {}).get("waiting") or {}
+        name, image = container.get("name"), container.get("image")
+        waiting = str(((container.get("state") or {}).get("waiting") or {}).get("reason") or "")
         ended = (container.get("lastState") or {}).get("terminated") or {}
-        if waiting.get("reason") == "CrashLoopBackOff" or (not waiting and not container.get("ready") and ended):
+        if waiting in _NO_IMAGE:
+            # The kubelet says the two in turns.
+            return "ImagePullBackOff", f"the image {image} of container {name} cannot be pulled"
+        if ended and (waiting == "CrashLoopBackOff" or not container.get("ready")):
             reason = str(ended.get("reason") or "Error")
-            restarts = container.get("restartCount", 0)
-            return reason, f"ended with exit code {ended.get('exitCode')} ({reason}), {restarts} restarts"
-        if waiting.get("reason") and waiting["reason"] not in _HARMLESS:
-            return str(waiting["reason"]), str(waiting.get("message") or waiting["reason"])
+            return reason, f"container {name} ended with exit code {ended.get('exitCode')} ({reason}); see its log"
+        if waiting and waiting not in _HARMLESS:
+            message = (container.get("state") or {})["waiting"].get("message")
+            return waiting, f"container {name} does not start: {message or waiting}"
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("reason") or "Unschedulable"), str(condition.get("message") or "not scheduled")

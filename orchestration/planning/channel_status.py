@@ -19,7 +19,8 @@ from eventing.channels import KafkaChannel, channel_url, service_name
 from orchestration.planning.channel_topics import TopicOutcome, was_ready
 from orchestration.planning.dispatchers import Problem
 from orchestration.planning.documents import format_time
-from orchestration.planning.observed import Observed
+from orchestration.planning.names import CONDITION_PODS_FAILING
+from orchestration.planning.observed import Observed, ObservedDeployment
 from orchestration.planning.policy import Policy
 from orchestration.planning.snapshot import GroupLag, PartitionId
 
@@ -144,10 +145,22 @@ def _dispatcher(channel: KafkaChannel, problem: Problem | None, world: Observed,
     # One that delivers is enough: the others only share its load.
     if any(d.ready > 0 or d.replicas == 0 for d in found):
         return Condition(type="DispatcherReady", status=TRUE)
+    for failing in (_pods_failing(d) for d in found):
+        if failing is not None:
+            return Condition(type="DispatcherReady", status=FALSE, reason=failing[0], message=failing[1])
     if any(d.resized is not None and timedelta(0) <= now - d.resized < WAKE_TIME for d in found):
         return Condition(type="DispatcherReady", status=None)
     message = "no replica of the dispatcher is ready"
     return Condition(type="DispatcherReady", status=FALSE, reason="DispatcherNotReady", message=message)
+
+
+def _pods_failing(deployment: ObservedDeployment) -> Problem | None:
+    """Why its pods do not come up, as far as somebody knows it."""
+    status = deployment.document.get("status")
+    for entry in (status.get("conditions") if isinstance(status, Mapping) else None) or ():
+        if isinstance(entry, Mapping) and entry.get("type") == CONDITION_PODS_FAILING and entry.get("status") == TRUE:
+            return str(entry.get("reason") or CONDITION_PODS_FAILING), str(entry.get("message") or "its pods fail")
+    return None
 
 
 def _ready(previous: Mapping[str, Any], conditions: list[Condition]) -> Condition:

@@ -17,6 +17,8 @@ ANNOTATION_INVALID_DOCUMENT = "sluice.dev/invalid-document"
 """On a channel, by a registry of files: where and why its document is refused. The rest is the last good one."""
 ANNOTATION_LAST_RESIZE = "sluice.dev/last-resize"
 """When the number of replicas was last changed, RFC 3339; the memory of the cooldown."""
+CONDITION_PODS_FAILING = "PodsFailing"
+"""On an observed Deployment whose pods do not come up: True, with the kubelet's reason. Adapters add it."""
 
 MAX_NAME = 63
 """DNS labels and label values."""

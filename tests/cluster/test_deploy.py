@@ -290,3 +290,25 @@ class TestManifests:
     def test_yaml_files_of_deploy_parse(self):
         for file in DEPLOY.rglob("*.yaml"):
             list(yaml.safe_load_all(file.read_text()))
+
+    def test_dagsters_values_configure_our_run_launcher_as_it_wants_to_be(self):
+        from dagster._config import process_config, resolve_to_config_type
+
+        from orchestration.adapters.kubernetes_run_launcher import LocationRunLauncher
+
+        (values,) = documents(DEPLOY / "dagster" / "values.yaml")
+        launcher = values["runLauncher"]["config"]["customRunLauncher"]
+        assert launcher["module"] == LocationRunLauncher.__module__
+        result = process_config(resolve_to_config_type(LocationRunLauncher.config_type()), launcher["config"])
+        assert result.success, result.errors
+        locations = [deployment["name"] for deployment in values["dagster-user-deployments"]["deployments"]]
+        assert set(launcher["config"]["in_location"]) <= set(locations)
+
+    def test_dagsters_locations_read_their_environment(self):
+        from orchestration.settings import Settings
+
+        (values,) = documents(DEPLOY / "dagster" / "values.yaml")
+        location = values["dagster-user-deployments"]["deployments"][0]
+        environment = {entry["name"]: entry["value"] for entry in location["env"]}
+        settings = Settings.from_env({**environment, "KAFKA_BOOTSTRAP_SERVERS": "kafka:9092"})
+        assert (settings.registry, settings.workloads.value) == ("kubernetes", "kubernetes")

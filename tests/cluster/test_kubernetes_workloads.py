@@ -168,7 +168,7 @@ class TestFailures:
 
         (condition,) = eventually(failing)
         assert (condition["status"], condition["reason"]) == ("True", "ImagePullBackOff")
-        assert "pod d-" in condition["message"]
+        assert condition["message"] == "the image registry.example.com/missing of container main cannot be pulled"
 
     def test_a_token_that_expired_is_read_again(self, cluster, namespace, tmp_path):
         kubeconfig = tmp_path / "kubeconfig"

@@ -16,7 +16,7 @@ import pytest
 from orchestration.adapters.kubernetes_registry import KubernetesRegistry
 from orchestration.adapters.kubernetes_workloads import KubernetesWorkloads
 from orchestration.apply import reconcile_once
-from orchestration.planning import CanaryDeployment, CanaryPolicy, Policy
+from orchestration.planning import CanaryDeployment, CanaryPolicy, DispatcherPolicy, Policy
 from orchestration.ports import Ports
 from tests.cluster.conftest import channel
 from tests.fakes.kafka import FakeKafkaCluster
@@ -166,6 +166,27 @@ def test_a_hand_that_unlabels_a_dispatcher_takes_it_out_of_our_hands(
     assert done.plan.rejected or done.applied.failed
     assert deployed.request("GET", f"{SYSTEM}/{name}")["metadata"]["uid"] == before["metadata"]["uid"]
     deployed.request("DELETE", f"{SYSTEM}/{name}")
+
+
+def test_an_image_that_cannot_be_pulled_is_told_on_the_channel(deployed, namespace, declared, ports):
+    declared()
+    policy = Policy(
+        bootstrap_servers="kafka:9092",
+        dispatcher=DispatcherPolicy(image="registry.example.com/missing"),
+        canary=CanaryPolicy(deployment=CanaryDeployment(image="sluice/canary")),
+    )
+
+    def condition():
+        reconcile_once(ports, policy, datetime.now(UTC).replace(microsecond=0))
+        conditions = get(deployed, namespace).get("status", {}).get("conditions", [])
+        return next((c for c in conditions if c["type"] == "Ready" and c.get("reason") == "ImagePullBackOff"), None)
+
+    deadline = time.monotonic() + 30
+    while (found := condition()) is None:
+        assert time.monotonic() < deadline, get(deployed, namespace)["status"]
+        time.sleep(0.3)
+    assert found["status"] == "False"
+    assert "registry.example.com/missing" in found["message"]
 
 
 def test_two_reconciliations_at_once_double_nothing(deployed, namespace, declared, converge, reconcile):
