@@ -33,6 +33,13 @@ from tests.cluster.binaries import CONTROL_PLANE, CannotBuild, Progress, binarie
 READY_TIMEOUT_S = 90.0  # ready after 5 s on two idle cores
 STOP_TIMEOUT_S = 10.0
 ADMIN = "sluice-test-admin"
+IDENTITIES = {
+    ADMIN: (ADMIN, "system:masters"),
+    "kube-controller-manager": ("system:kube-controller-manager", "system:kube-controller-manager"),
+    "kube-scheduler": ("system:kube-scheduler", "system:kube-scheduler"),
+    "kubelet": ("system:node:node-1", "system:nodes"),
+}
+"""Name and group of those who are there from the start."""
 SERVICE_RANGE = "10.96.0.0/16"
 SERVER_NAMES = "DNS:localhost,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
 KUBERNETES_SERVICE_IP = "10.96.0.1"
@@ -62,7 +69,7 @@ class ControlPlane:
         self.address = address
         self.port = free_port()
         self._etcd_port, self._etcd_peer_port = free_port(), free_port()
-        self._tokens = {user: secrets.token_hex(16) for user in (ADMIN, "kube-controller-manager", *users)}
+        self._tokens = {user: secrets.token_hex(16) for user in (*IDENTITIES, *users)}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._programs: Mapping[str, Path] = {}
         self._progress = progress
@@ -182,10 +189,10 @@ class ControlPlane:
     def wait_until_ready(self) -> None:
         self._wait_for("the API server", lambda: self._answers("/readyz"))
 
-    def launch(self, name: str, program: Path, *flags: str) -> None:
+    def launch(self, name: str, program: Path, *flags: str, prefix: Sequence[str] = ()) -> None:
         """Start one more program that ends with this control plane's process."""
         self._programs = {**self._programs, name: program}
-        self._launch(name, *flags)
+        self._launch(name, *flags, prefix=prefix)
 
     # -- access ------------------------------------------------------------------------------------------------------
 
@@ -288,10 +295,10 @@ class ControlPlane:
         telling = [line for line in lines if line.startswith(("E", "F")) or "rror" in line] or lines
         return " | ".join(telling[-4:])
 
-    def _launch(self, name: str, *flags: str) -> None:
+    def _launch(self, name: str, *flags: str, prefix: Sequence[str] = ()) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                tethered([str(self._programs[name]), *flags]),
+                tethered([*prefix, str(self._programs[name]), *flags]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -300,13 +307,10 @@ class ControlPlane:
             )
 
     def _write_tokens(self) -> None:
-        # token,user,uid,groups
-        groups = {ADMIN: "system:masters", "kube-controller-manager": "system:kube-controller-manager"}
-        names = {"kube-controller-manager": "system:kube-controller-manager"}
-        lines = [
-            f'{token},{names.get(user, user)},{user},"{groups.get(user, "sluice-test")}"\n'
-            for user, token in self._tokens.items()
-        ]
+        lines = []
+        for user, token in self._tokens.items():
+            name, group = IDENTITIES.get(user, (user, "sluice-test"))
+            lines.append(f'{token},{name},{user},"{group}"\n')
         path = self.folder / "tokens.csv"
         path.write_text("".join(lines))
         path.chmod(0o600)
