@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from assets.computation import Computed, compute_report, latest_range, over_calendar
 from assets.hour_store import HourResult, hours_between
 from assets.presentation import report_metadata
-from assets.report_checks import CHECKS_OF_REPORT, check_results
+from assets.report_checks import CHECKS_OF_REPORT, check_results, unknown_results
 from assets.report_files import write_report
 from assets.resources import ReportPlaces
 from assets.slo.corrections import Correction
@@ -170,6 +170,7 @@ def latest_report(
         hours = store.sampled_hours()
         if not hours:
             context.log.info(no_samples(places))
+            yield from unknown_results(REPORT, no_samples(places))
             return
         asked = latest_range(moment, _first_sample(places.samples, hours[0]))
         computed = compute_report(

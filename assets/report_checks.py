@@ -73,6 +73,18 @@ def check_results(
     )
 
 
+def unknown_results(key: dg.AssetKey, why: str) -> Iterator[dg.AssetCheckResult]:
+    """Every check when there is nothing to look at: not passed, and nobody's fault."""
+    for spec in CHECKS_OF_REPORT:
+        yield dg.AssetCheckResult(
+            asset_key=key,
+            check_name=spec.name,
+            passed=False,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=why,
+        )
+
+
 def _met(key: dg.AssetKey, name: str, reports: Sequence[Report]) -> dg.AssetCheckResult:
     """Breached is an error; unknown and at risk are warnings; without traffic there is nothing to blame."""
     breached = [report for report in reports if report.state is State.BREACHED]

@@ -1,9 +1,15 @@
 """When reports are made. Each run is one process: a Spark for each step would cost more than the step."""
 
+import json
+import os
+
 import dagster as dg
 
-from assets.pipeline import DAILY, INCREMENTS, MONTHLY, REPORT, SAMPLES, no_samples
+from assets.pipeline import DAILY, INCREMENTS, MONTHLY, REPORT, SAMPLES, no_samples, now
 from assets.resources import ReportPlaces
+
+INTERVAL_S = 600
+"""`SLUICE_REPORT_INTERVAL_SECONDS`: a report costs some 20 s of a processor, most of it for Spark to start."""
 
 latest_job = dg.define_asset_job(
     "slo_report",
@@ -38,7 +44,7 @@ _IN_PROGRESS = [
     cron_schedule="*/2 * * * *",
     execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="A report over everything up to now; one at a time.",
+    description="A report over everything up to now: soon after the first samples, then every ten minutes.",
 )
 def latest_report_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     places = ReportPlaces.from_env()
@@ -47,7 +53,24 @@ def latest_report_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunReque
     running = context.instance.get_runs(dg.RunsFilter(job_name=latest_job.name, statuses=_IN_PROGRESS), limit=1)
     if running:
         return dg.SkipReason(f"run {running[0].run_id} is still computing the last one")
+    age = _report_age_s(places)
+    interval = float(os.environ.get("SLUICE_REPORT_INTERVAL_SECONDS") or INTERVAL_S)
+    if age is not None and age < interval:
+        return dg.SkipReason(f"the last report is {age:.0f} s old; the next one is due at {interval:.0f} s")
     return dg.RunRequest()
+
+
+def _report_age_s(places: ReportPlaces) -> float | None:
+    """Seconds since the last report with figures was written; None where there is none yet."""
+    file = places.reports / "latest" / "report.json"
+    try:
+        written = file.stat().st_mtime
+        reports = json.loads(file.read_text())["reports"]
+    except (OSError, ValueError, KeyError):
+        return None
+    if all(report["sli"] is None for report in reports):
+        return None  # made before anything had happened: not what a newcomer is waiting for
+    return now().timestamp() - written
 
 
 # Some minutes after the hour, so that the recorder has merged its files and late scrapes are in.

@@ -259,41 +259,37 @@ def report_over_increments(increments: DataFrame, series: DataFrame, plan: Plan)
     """
     spark = increments.sparkSession
     objectives = plan.objectives
-    roles = roles_of(series, objectives).persist()
-    events = events_of(increments, roles).persist()
-    try:
-        names = {(row["objective"], row["role"]): set(row["names"]) for row in label_names(roles, series).collect()}
-        warnings, wrong = _selector_warnings(objectives, names, series)
-        if wrong and not plan.is_detailed:
-            raise ConfigError(list(wrong.values()), subject="objectives")
-        ranges = ranges_frame(spark, plan.ranges)
-        windows = ranges_frame(spark, [item for item in plan.ranges if item.kind == WHOLE])
-        units = units_in(events, ranges, objectives)
-        slices = slices_in(units, objectives).persist()
-        totals = _totals(slices, objectives, increments, series)
-        groups = _groups(events, objectives)
-        observed = {_key(row): row.asDict() for row in observations_in(events, windows).collect()}
-        common = [_common_labels(index, objective, names) for index, objective in enumerate(objectives)]
-        contributors = _contributors(
-            contributors_in(
-                increments=increments,
-                roles=roles,
-                series=series,
-                windows=windows,
-                objectives=objectives,
-                common_labels=common,
-            )
+    # Checkpoints, because plans that carry all of their history take longer to plan than to run.
+    roles = roles_of(series, objectives).localCheckpoint()
+    events = events_of(increments, roles).localCheckpoint()
+    names = {(row["objective"], row["role"]): set(row["names"]) for row in label_names(roles, series).collect()}
+    warnings, wrong = _selector_warnings(objectives, names, series)
+    if wrong and not plan.is_detailed:
+        raise ConfigError(list(wrong.values()), subject="objectives")
+    ranges = ranges_frame(spark, plan.ranges)
+    windows = ranges_frame(spark, [item for item in plan.ranges if item.kind == WHOLE])
+    units = units_in(events, ranges, objectives)
+    slices = slices_in(units, objectives).localCheckpoint()
+    totals = _totals(slices, objectives, increments, series)
+    groups = _groups(events, objectives)
+    observed = {_key(row): row.asDict() for row in observations_in(events, windows).collect()}
+    common = [_common_labels(index, objective, names) for index, objective in enumerate(objectives)]
+    contributors = _contributors(
+        contributors_in(
+            increments=increments,
+            roles=roles,
+            series=series,
+            windows=windows,
+            objectives=objectives,
+            common_labels=common,
         )
-        builder = _Builder(plan, totals, groups, observed, contributors, left_out=frozenset(wrong))
-        spent = _spent(spark, slices, objectives, builder.thresholds())
-        if plan.is_detailed:
-            builder.timelines = _timelines(spark, slices, plan)
-        slices.unpersist()
-        reports = builder.reports(spent)
-        return ReportResult(reports, [*warnings, *wrong.values(), *builder.warnings])
-    finally:
-        events.unpersist()
-        roles.unpersist()
+    )
+    builder = _Builder(plan, totals, groups, observed, contributors, left_out=frozenset(wrong))
+    spent = _spent(spark, slices, objectives, builder.thresholds())
+    if plan.is_detailed:
+        builder.timelines = _timelines(spark, slices, plan)
+    reports = builder.reports(spent)
+    return ReportResult(reports, [*warnings, *wrong.values(), *builder.warnings])
 
 
 @dataclass(slots=True)
