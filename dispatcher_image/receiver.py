@@ -206,7 +206,6 @@ async def _follow_kafka(kafka: KafkaLog, readiness: Readiness) -> None:
         elif reason is not None and readiness.kafka is None:
             log.warning("receiver.kafka_lost reason=%r", reason)
         readiness.kafka = None if reason is None else f"Kafka does not answer: {reason}"
-        kafka.poll_when_idle()
         await asyncio.sleep(REACH_INTERVAL_S if reason is None else REACH_AGAIN_S)
 
 
