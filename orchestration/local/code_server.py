@@ -7,9 +7,9 @@ interpreter for every run, which imports Dagster and this project anew: 3 s of a
 machine of two cores that has other things to do. Here runs are forked from a process that has imported everything and
 done nothing else, Python's own `forkserver`: it has no threads and no connections that a fork could tear.
 
-Only the choice of the start method is replaced, in the one module of Dagster that makes it
-(`dagster._grpc.server`, pinned by the lock file); `tests/local/test_code_server.py` sees that it is still made there.
-In a cluster runs are pods, and this module is not used.
+Only the choice of the start method is replaced, in the one module of Dagster that makes it (`dagster._grpc.server`,
+pinned by the lock file); tests/orchestration/test_code_server.py sees that it is still made there. In a cluster runs
+are pods, and this module is not used.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ PRELOADED = [
     "dagster._core.storage.sqlite_storage",
     "dagster._core.launcher.default_run_launcher",
     "dagster._core.run_coordinator",
+    "dagster._core.secrets",
+    "dotenv",
+    "fsspec.implementations.local",
+    "upath.implementations.local",
+    "watchdog.observers.polling",
     "orchestration.definitions",
     "orchestration.adapters.kafka_admin",
     "orchestration.adapters.registry_folder",
@@ -55,9 +60,9 @@ def main(arguments: list[str]) -> None:
     from dagster._cli import main as dagster  # noqa: PLC0415  # only here: children of the fork server import this too
     from dagster._grpc import server  # noqa: PLC0415
 
-    server.multiprocessing = ForkedStarts()  # type: ignore[assignment]
+    server.multiprocessing = ForkedStarts()  # type: ignore[assignment, attr-defined]
     sys.argv = ["dagster", "api", "grpc", *arguments]
-    dagster()
+    dagster()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

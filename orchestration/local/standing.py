@@ -93,8 +93,11 @@ def _receiver(settings: LocalSettings) -> JsonObject:
 
 
 def _code_server(location: str, module: str, port: int) -> JsonObject:
+    # Runs of the control plane start warm; those of the other location are few, and import Spark.
+    warm = location == "orchestration"
+    server = ("python", "-m", "orchestration.local.code_server") if warm else ("dagster", "api", "grpc")
     command = [
-        *("dagster", "api", "grpc", "-h", LOOPBACK, "-p", "$(GRPC_PORT)", "-m", module),
+        *(*server, "-h", LOOPBACK, "-p", "$(GRPC_PORT)", "-m", module),
         *("--location-name", location, "--max-workers", str(CODE_SERVER_THREADS)),
         # Runs start with this interpreter, whatever `dagster` the PATH has.
         "--use-python-environment-entry-point",
