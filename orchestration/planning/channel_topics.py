@@ -313,6 +313,10 @@ def plan_offsets(
         predicted[subscriber.uid] = GroupLag(topic=topic, partitions=committed)
         if not missing:
             continue
+        if committed and all(lag is None for lag in committed.values()):
+            # Nothing shows that the group ever committed: it may be new (and start at latest) or have grown.
+            findings.wait(f"the offsets of subscription {subscriber.uid} could not be read, so none are written")
+            continue
         offset: Offset
         if committed:
             offset, why = "earliest", "partitions were added, and nothing in them may be missed"

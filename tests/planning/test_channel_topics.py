@@ -173,6 +173,25 @@ def test_groups_start_at_earliest_in_partitions_that_are_added():
     assert kinds(grown(4)).index("InitializeOffsets") > kinds(grown(4)).index("CreatePartitions")
 
 
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [
+        pytest.param({"0": None, "1": None}, [], id="nothing could be read: new or grown, who knows"),
+        pytest.param({"0": 7, "1": None}, [2, 3], id="one was read: the group has committed, so partitions were added"),
+    ],
+)
+def test_a_partition_whose_offset_could_not_be_read_says_nothing_of_the_others(read, written):
+    """While its coordinator loads, a new group must not be taken for one that has grown: it would start at earliest."""
+    doc = grown(4)
+    doc["lag"]["kafka.shop.orders.u1"]["partitions"] = read
+    found = actions(doc, "InitializeOffsets", cause="shop/orders")
+
+    assert [(p, a["offset"]) for a in found for p in a["partitions"]] == [(p, "earliest") for p in written]
+    assert bool(written) or any(
+        "could not be read" in reason for reason in reasons(doc, "waiting", about="shop/orders")
+    )
+
+
 def test_growing_waits_while_replicas_move():
     doc = grown(4)
     doc["topics"]["shop.orders"]["reassigning"] = [1]
