@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from eventing.channels import KafkaChannel, topic_name
+from eventing.channels import KafkaChannel, service_name, topic_name
 
 ChannelKey = tuple[str, str]
 """(namespace, name)"""
@@ -19,6 +19,7 @@ ChannelKey = tuple[str, str]
 MAX_CACHED: Final = 8192
 """Pairs of host and target that are remembered; a full table is emptied."""
 
+SERVICE_SUFFIX: Final = "-kn-channel"
 _PATH = re.compile(r"/([^/]+)/([^/]+)").fullmatch
 _HOST = re.compile(r"(?P<name>.+)-kn-channel\.(?P<namespace>[^.]+)(\.svc(\.[^.]+)*)?\.?").fullmatch
 _PORT = re.compile(r":\d*\Z")
@@ -64,6 +65,8 @@ class RoutingTable:
 
     def __init__(self) -> None:
         self._routes: dict[ChannelKey, Route] = {}
+        # Names that make no DNS label have a Service with a hash in its name; the others are found by their own.
+        self._by_service: dict[ChannelKey, ChannelKey] = {}
         self._cache: dict[tuple[bytes, bytes], Route | None] = {}
         self.is_known = False
         """Whether the registry was read: before, that a channel is not here says nothing."""
@@ -80,6 +83,11 @@ class RoutingTable:
             if known is not None:
                 routes[key].accepted = known.accepted
         self._routes = routes
+        self._by_service = {
+            (namespace, service): (namespace, name)
+            for namespace, name in routes
+            if (service := service_name(name).removesuffix(SERVICE_SUFFIX)) != name
+        }
         self._cache.clear()
         self.is_known = True
 
@@ -90,7 +98,7 @@ class RoutingTable:
             return self._cache[pair]
         except KeyError:
             key = channel_of(host, target)
-            route = None if key is None else self._routes.get(key)
+            route = None if key is None else self._routes.get(key) or self._routes.get(self._by_service.get(key, key))
             if len(self._cache) >= MAX_CACHED:
                 self._cache.clear()
             if len(host) + len(target) <= 512:

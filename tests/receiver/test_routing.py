@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher_image.receiver_routing import MAX_CACHED, RoutingTable, channel_of
-from eventing.channels import parse_channel
+from eventing.channels import channel_url, parse_channel
 
 ORDERS = ("team-a", "orders")
 
@@ -129,3 +129,12 @@ class TestTable:
         for i in range(2 * MAX_CACHED):
             table.find(b"h%d" % i, b"/")
         assert len(table._cache) <= MAX_CACHED
+
+    @pytest.mark.parametrize("name", ["orders", "my.orders", "o" * 60, "7orders", "a.b.c"])
+    def test_the_address_in_a_channels_status_leads_to_it(self, name):
+        """A name that makes no DNS label has a Service with a hash in its name; its URL must work all the same."""
+        table = RoutingTable()
+        table.replace({("team-a", name): channel(name), ("team-a", "other"): channel("other")})
+        host = channel_url("team-a", name).removeprefix("http://").encode()
+
+        assert table.find(host, b"/").topic == f"team-a.{name}"
