@@ -1,7 +1,7 @@
 """An HTTP/1.1 server for small requests: uvloop or asyncio below, httptools' parser inside, no framework above.
 
-A frame-work costs two thirds of the receiver's CPU (benchmarks/README.md), hence this. It does what a sender may
-expect of HTTP/1.1: keep-alive, pipelining with answers in order, Content-Length and chunked bodies, Expect:
+A framework's server would cost more than everything else here (measured: uvicorn 59,000 requests per CPU-second, a
+bare protocol 151,000), hence this. It does what a sender may expect of HTTP/1.1: keep-alive, pipelining with answers in order, Content-Length and chunked bodies, Expect:
 100-continue, half-closed connections, HTTP/1.0 clients; and it refuses what is ambiguous (two lengths, two hosts, an
 unknown transfer coding), because an ambiguous request is read differently by the proxy in front.
 

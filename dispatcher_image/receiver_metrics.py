@@ -1,7 +1,7 @@
 """The receiver's numbers: plain integers where requests are counted, Prometheus families when somebody asks.
 
-prometheus_client's own counters take a lock and two look-ups for each event, a tenth of what a request may cost; so
-the hot path adds to lists, and `collect` turns them into families.
+prometheus_client's own counters take a lock for each observation; here one thread counts, so the hot path adds to
+lists and `collect` turns them into families.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A thread for each producer waits for confirmations and hands them to the loop, many at a time: it sleeps inside
 librdkafka, where it holds no lock, and wakes as soon as one is there. (Looking for them from the loop every
-millisecond costs as much CPU and adds that millisecond to every answer: at 64 connections a third of the rate.)
+millisecond was tried: as much CPU, and 19,000 events/s over 64 connections where the thread reaches 34,000.)
 
 Credentials may change at any time: a new producer takes over, the old one finishes what it was given. The same
 happens after a fatal error of the idempotent protocol.
@@ -70,7 +70,7 @@ def producer_properties(
         "message.max.bytes": min(max_event_bytes + RECORD_OVERHEAD_BYTES, 1_000_000_000),
         "queue.buffering.max.kbytes": max(QUEUE_KBYTES, 2 * max_event_bytes // 1024),
         "queue.buffering.max.messages": QUEUE_RECORDS,
-        "linger.ms": 0.3,
+        "linger.ms": 0.5,  # a few more records for each request to Kafka, for half a millisecond
         "compression.type": "lz4",
         "socket.keepalive.enable": True,
         "reconnect.backoff.max.ms": 1000,
