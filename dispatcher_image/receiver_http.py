@@ -1,9 +1,10 @@
 """An HTTP/1.1 server for small requests: uvloop or asyncio below, httptools' parser inside, no framework above.
 
 A framework's server would cost more than everything else here (measured: uvicorn 59,000 requests per CPU-second, a
-bare protocol 151,000), hence this. It does what a sender may expect of HTTP/1.1: keep-alive, pipelining with answers in order, Content-Length and chunked bodies, Expect:
-100-continue, half-closed connections, HTTP/1.0 clients; and it refuses what is ambiguous (two lengths, two hosts, an
-unknown transfer coding), because an ambiguous request is read differently by the proxy in front.
+bare protocol 151,000), hence this. It does what a sender may expect of HTTP/1.1: keep-alive, pipelining with answers
+in order, Content-Length and chunked bodies, Expect: 100-continue, half-closed connections, HTTP/1.0 clients; and it
+refuses what is ambiguous (two lengths, two hosts, an unknown transfer coding), because an ambiguous request is read
+differently by the proxy in front.
 
 Everything that a peer can make grow has a name in `Limits`. The life of a request is an `Exchange`:
 
