@@ -159,6 +159,7 @@ class ControlPlane:
             f"--client-ca-file={self.ca_file}",
             f"--kubelet-client-certificate={self.folder / 'server.crt'}",
             f"--kubelet-client-key={self.folder / 'server.key'}",
+            "--kubelet-preferred-address-types=InternalIP",
             f"--token-auth-file={self.folder / 'tokens.csv'}",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",

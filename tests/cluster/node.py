@@ -133,23 +133,33 @@ class Node:
         self._wait("the node", self._is_ready)
 
     def stop(self) -> None:
-        """End pods, kubelet and containerd, and unmount what they leave."""
+        """End pods, kubelet and containerd, with the networks and mounts that they leave."""
         for name in ("kubelet", "kube-scheduler"):
             self._cluster.stop_process(name)
-        for task in (self.ctr("tasks", "list", "-q") or "").split():
-            self.ctr("tasks", "kill", "-s", "SIGKILL", task)
+        namespaces = self._pod_networks()
         deadline = time.monotonic() + 10
-        while (self.ctr("tasks", "list", "-q") or "").split() and time.monotonic() < deadline:
-            for task in (self.ctr("tasks", "list", "-q") or "").split():
+        while (left := (self.ctr("tasks", "list", "-q") or "").split()) and time.monotonic() < deadline:
+            for task in left:
                 self.ctr("tasks", "delete", "-f", task)
-            time.sleep(0.2)
         self._cluster.stop_process("containerd")
+        for namespace in namespaces:
+            subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
         mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-        ours = [mount for mount in mounts if mount.startswith((str(self._folder), str(self._state), "/run/netns/cni-"))]
-        for mount in reversed(ours):
-            if not mount.startswith("/run/netns/cni-"):
+        for mount in reversed(mounts):
+            if mount.startswith((f"{self._folder}/", f"{self._state}/")):
                 subprocess.run(["umount", "-l", mount], capture_output=True, check=False)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _pod_networks(self) -> set[str]:
+        """The namespaces of our pods, by what containerd says: the machine may have others of the same kind."""
+        found = set()
+        for container in (self.ctr("containers", "list", "-q") or "").split():
+            spec = json.loads(self.ctr("containers", "info", container) or "{}").get("Spec") or {}
+            for namespace in (spec.get("linux") or {}).get("namespaces") or ():
+                path = Path(namespace.get("path") or "")
+                if namespace.get("type") == "network" and path.name.startswith("cni-"):
+                    found.add(path.name)
+        return found
 
     def __enter__(self) -> Self:
         try:
