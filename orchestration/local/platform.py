@@ -221,7 +221,8 @@ def _channels(registry: Path) -> tuple[list[JsonObject], str]:
                 "namespace": metadata["namespace"],
                 "name": metadata["name"],
                 "ready": ready.get("status") == "True",
-                "reason": "" if ready.get("status") == "True" else _words(ready) or "not reconciled yet",
+                # A ready channel has words too where something that it declares was refused.
+                "reason": _words(ready) or ("" if ready.get("status") == "True" else "not reconciled yet"),
                 "subscribers": [
                     {
                         "uid": subscriber.get("uid"),
