@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from assets.slo.errors import DamagedInput
 from assets.slo.hour_tables import reduce_hour
 from assets.slo.hourly import increments_of_hours
+from assets.slo.samples import checked_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,7 +117,7 @@ class HourStore:
         if not files:
             shutil.rmtree(target, ignore_errors=True)
             return HourResult(hour, 0, 0, 0)
-        reduced = reduce_hour(_read(files), self.grid_ms, self.selected)
+        reduced = reduce_hour(_batches(files), self.grid_ms, self.selected)
         target.mkdir(parents=True, exist_ok=True)
         (target / "source.json").unlink(missing_ok=True)
         for name, table in (("slots", reduced.slots), ("series", reduced.series)):
@@ -162,19 +163,26 @@ _RESULT_SCHEMA = pa.schema(
 )
 
 
-def _read(files: Sequence[Path]) -> pa.Table:
-    from assets.slo.samples import checked_time  # noqa: PLC0415 - pulls in pyspark, which a worker has anyway
-
-    tables = []
+def _batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    """The samples of some files. Raises DamagedInput with the file's name."""
     for path in files:
         checked_time(path)
         try:
-            table = pq.ParquetFile(path).read(columns=["metric", "labels", "timestamp", "value"])
+            yield from _row_groups(path)
         except (pa.ArrowException, OSError) as exc:
             raise DamagedInput(f"{path}: not readable as Parquet ({str(exc).splitlines()[0]})") from exc
-        timestamp = table["timestamp"].cast(pa.timestamp("ms"), safe=False)
-        tables.append(table.set_column(2, "timestamp", timestamp))
-    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _row_groups(path: Path) -> Iterator[pa.RecordBatch]:
+    # Labels repeat: kept as the dictionaries they are in the file, reading is ten times as fast. Row group by row
+    # group, because Arrow cannot join dictionaries inside of maps.
+    with pq.ParquetFile(path, read_dictionary=_DICTIONARIES) as file:
+        for index in range(file.num_row_groups):
+            yield from file.read_row_group(index, columns=_COLUMNS, use_threads=False).combine_chunks().to_batches()
+
+
+_COLUMNS = ["metric", "labels", "timestamp", "value"]
+_DICTIONARIES = ["metric", "labels.key_value.key", "labels.key_value.value"]
 
 
 def _files(folder: Path) -> list[Path]:

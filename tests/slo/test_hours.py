@@ -31,7 +31,7 @@ def samples(*rows):
 def slots(table, **options):
     return {
         (row["slot_ms"] // 60_000) % 1440: (row["increase"], row["resets"], row["samples"], row["spacing_ms"])
-        for row in reduce_hour(table, GRID_MS, **options).slots.to_pylist()
+        for row in reduce_hour(table.to_batches(), GRID_MS, **options).slots.to_pylist()
     }
 
 
@@ -57,7 +57,7 @@ def test_series_are_told_apart_by_their_labels_in_any_order_without_empty_ones()
         ("b_total", {"x": "1", "y": "2"}, 2, 90.0),
     )
 
-    series = reduce_hour(table, GRID_MS).series.to_pylist()
+    series = reduce_hour(table.to_batches(), GRID_MS).series.to_pylist()
 
     found = [(row["metric"], dict(row["labels"]), row["first"], row["last"]) for row in series]
     assert sorted(found, key=lambda item: item[2]) == [
@@ -66,6 +66,18 @@ def test_series_are_told_apart_by_their_labels_in_any_order_without_empty_ones()
         ("a_total", {"x": "1"}, 70, 70),
         ("b_total", {"x": "1", "y": "2"}, 90, 90),
     ]
+
+
+def test_dictionaries_batches_and_rows_in_any_order_give_equal_bytes():
+    rows = random_rows(3, 1)
+    table = samples(*rows)
+    shuffled = samples(*random.Random(5).sample(rows, len(rows)))
+    whole, parts = reduce_hour(table.to_batches(), GRID_MS), reduce_hour(shuffled.to_batches(max_chunksize=7), GRID_MS)
+    encoded = pa.map_(pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int32(), pa.string()))
+    with_dictionaries = table.set_column(1, "labels", pa.array(table["labels"].to_pylist(), encoded))
+
+    assert whole == parts == reduce_hour(with_dictionaries.to_batches(), GRID_MS)
+    assert whole.samples > 100
 
 
 def test_gauges_are_left_out_unless_an_objective_asks_for_them():
