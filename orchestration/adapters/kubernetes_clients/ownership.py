@@ -30,6 +30,10 @@ from orchestration.adapters.kubernetes_clients.connection import (
 FIELD_MANAGER = "sluice"
 HANDS = ("kubectl", "k9s", "Lens", "node-fetch", "Mozilla")
 """Beginnings of the names under which tools of people write. Programs have names of their own."""
+SHAPES = 1000
+"""Of manifests that are remembered; there is one for each program and number of settings."""
+_LIST_KEYS = frozenset({"name", "containerPort", "port", "protocol", "mountPath", "topologyKey", "whenUnsatisfiable"})
+"""By which entries of lists are told apart, and so part of the fields' names."""
 ANNOTATION_FIELDS = "sluice.dev/applied-fields"
 """Fingerprint of the spec's fields that we own since the last apply."""
 
@@ -65,22 +69,48 @@ def apply(api: KubernetesApi, path: str, manifest: JsonObject, what: str) -> tup
         # A precondition: if that object has gone meanwhile, nothing is made in its place.
         body["metadata"]["uid"] = before["metadata"]["uid"]
     annotations = body["metadata"]["annotations"] = {**(manifest["metadata"].get("annotations") or {})}
-    annotations[ANNOTATION_FIELDS] = ""
-    query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
-    # Asked twice: which fields will be ours is known only to the API server, and only once it has seen them.
-    try:
-        tried = api.request(
-            "PATCH", path, {**query, "dryRun": "All"}, body, content_type=APPLY, doing=f"applying {what}"
-        )
-    except FieldConflict as conflict:
-        if not all(manager == FIELD_MANAGER or manager.startswith(HANDS) for manager, _ in conflict.owners):
-            raise
-        query["force"] = "true"
-        tried = api.request(
-            "PATCH", path, {**query, "dryRun": "All"}, body, content_type=APPLY, doing=f"applying {what}"
-        )
-    annotations[ANNOTATION_FIELDS] = fields_fingerprint(tried)
-    return api.request("PATCH", path, query, body, content_type=APPLY, doing=f"applying {what}"), before
+
+    def ask(**options: str) -> JsonObject:
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", **options}
+        try:
+            return api.request("PATCH", path, query, body, content_type=APPLY, doing=f"applying {what}")
+        except FieldConflict as conflict:
+            if not all(manager == FIELD_MANAGER or manager.startswith(HANDS) for manager, _ in conflict.owners):
+                raise
+            query["force"] = "true"
+            return api.request("PATCH", path, query, body, content_type=APPLY, doing=f"applying {what}")
+
+    # Which fields will be ours is known only to the API server, and only once it has seen them. So it is asked twice,
+    # unless a manifest of the same shape was applied before.
+    shape = _shape(manifest)
+    known = _fingerprints.get(shape)
+    annotations[ANNOTATION_FIELDS] = known or ""
+    if known is None:
+        annotations[ANNOTATION_FIELDS] = fields_fingerprint(ask(dryRun="All"))
+    now = ask()
+    if not is_as_applied(now):
+        # Not the shape that it seemed to be.
+        annotations[ANNOTATION_FIELDS] = fields_fingerprint(now)
+        now = ask()
+    if len(_fingerprints) >= SHAPES:
+        _fingerprints.clear()
+    _fingerprints[shape] = annotations[ANNOTATION_FIELDS]
+    return now, before
+
+
+_fingerprints: dict[str, str] = {}
+"""Of manifests that were applied, by their shape; a guess that is verified each time."""
+
+
+def _shape(manifest: JsonObject) -> str:
+    """What a manifest has in common with others that own the same fields: keys, and names in lists, but no values."""
+
+    def shape(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: inner if key in _LIST_KEYS else shape(inner) for key, inner in value.items()}
+        return [shape(item) for item in value] if isinstance(value, list) else None
+
+    return json.dumps([manifest["kind"], shape(manifest.get("spec"))], sort_keys=True)
 
 
 def is_as_applied(document: JsonObject) -> bool:
