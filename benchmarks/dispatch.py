@@ -33,6 +33,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from orchestration.local.kafka_server import KafkaServer
+from orchestration.local.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -73,12 +74,6 @@ CASES = [
     Case("latency-2000/s", partitions=4, rate=2000, target="p50 0.8 ms, p99 8 ms"),
     Case("160B-aiohttp", transport="aiohttp"),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def cpu_seconds(pid: int) -> float:
@@ -186,7 +181,7 @@ def wrk(folder: Path, port: int, size: int, seconds: int) -> tuple[float, float]
 
 def keys_of(case: Case):
     """An endless series of key numbers."""
-    draw = random.Random(1)  # noqa: S311
+    draw = random.Random(1)
     if not case.zipf:
         return itertools.cycle(draw.sample(range(case.keys), case.keys))
     cumulated = list(itertools.accumulate(1.0 / rank for rank in range(1, case.keys + 1)))
@@ -235,7 +230,7 @@ def produce(bootstrap: str, topic: str, case: Case, count: int, rate: int = 0) -
 
 
 class Dispatcher:
-    def __init__(self, bootstrap: str, topic: str, name: str, case: Case, folder: Path, port: int) -> None:
+    def __init__(self, *, bootstrap: str, topic: str, name: str, case: Case, folder: Path, port: int) -> None:
         registry = folder / "registry"
         registry.mkdir()
         subscribers = "".join(
@@ -311,7 +306,7 @@ def run(case: Case, bootstrap: str, seconds: float, folder: Path, wrk_seconds: i
             if case.delay_ms:
                 guess = min(guess, int(case.partitions * case.max_in_flight * 1000 / case.delay_ms), 45_000)
             produce(bootstrap, topic, case, int(guess * (seconds + 2) / case.subscriptions))
-        dispatcher = Dispatcher(bootstrap, topic, name, case, folder, port)
+        dispatcher = Dispatcher(bootstrap=bootstrap, topic=topic, name=name, case=case, folder=folder, port=port)
         stack.callback(dispatcher.stop)
         dispatcher.wait_ready()
         pid = dispatcher.process.pid

@@ -64,8 +64,8 @@ class State:
         self.ages = []
 
 
-async def main():
-    port, delay, latencies = int(sys.argv[1]), float(sys.argv[2]) / 1000, Path(sys.argv[3])
+async def serve():
+    port, delay = int(sys.argv[1]), float(sys.argv[2]) / 1000
     failing = {key.encode() for key in sys.argv[4].split(",") if key}
     state = State(delay, failing)
     loop = asyncio.get_running_loop()
@@ -84,7 +84,9 @@ async def main():
     if delay:
         answer_due()
     await stop.wait()
-    latencies.write_text("\n".join(f"{age:.3f}" for age in state.ages))
+    return state.ages
 
 
-uvloop.run(main())
+if __name__ == "__main__":
+    found = uvloop.run(serve())
+    Path(sys.argv[3]).write_text("\n".join(f"{age:.3f}" for age in found))

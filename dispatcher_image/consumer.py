@@ -39,7 +39,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from dispatcher_image.lanes import BUFFER_FACTOR, RESUME_AT, Message, Partition
+from dispatcher_image.lanes import BUFFER_FACTOR, RECORD_OVERHEAD, RESUME_AT, Message, Partition
 from dispatcher_image.offsets import Commit
 from eventing.channels import InitialOffset
 from eventing.program_config import GroupProtocol
@@ -60,11 +60,15 @@ ASK_AGAIN_S: Final = 0.5
 RESTART_LONGEST_S: Final = 15.0
 SESSION_TIMEOUT_MS: Final = 6000
 """The least that brokers take by default: the partitions of a killed member wait so long for the next one."""
+REVOKE_DRAIN_S: Final = 0.5 * SESSION_TIMEOUT_MS / 1000
+"""Longest drain inside a rebalance, where no heartbeat is sent; the drain of SIGTERM is longer and sends them."""
 LEAVE_S: Final = 2.0
 """After the drain, for the last commit."""
 END_OFFSETS_EVERY_S: Final = 1.0
 PAUSED_ENDS_EVERY: Final = 3
 """Looks (seconds) between two questions for the ends of paused partitions."""
+SURPLUS_S: Final = 5.0
+"""A member that joined and got nothing for so long is one more than there are partitions."""
 REASON_STAYS_S: Final = 15.0
 """How long an error of the client is shown after it was last seen."""
 
@@ -97,8 +101,8 @@ class Listener(Protocol):
     def on_polled(self, messages: Sequence[Message]) -> None:
         """Records, of partitions that are assigned."""
 
-    def on_revoked(self, numbers: Sequence[int], done: Callable[[list[CommitEntry]], None]) -> None:
-        """Finish what is in flight within the drain time, then call `done` once with what to commit."""
+    def on_revoked(self, numbers: Sequence[int], within_s: float, done: Callable[[list[CommitEntry]], None]) -> None:
+        """Send nothing more of them, wait for what is in flight, then call `done` once with what to commit."""
 
     def on_lost(self, numbers: Sequence[int]) -> None:
         """The group has given them to somebody else already; nothing of them may be committed."""
@@ -178,13 +182,15 @@ class KafkaFeed:
         self._full_since: float | None = None
         self._handed = 0
         """Messages given to the loop; the difference to what it has `taken` in is on its way."""
-        self._message_bytes = 1024.0
+        self._message_bytes = 65_536.0
         self._partition_count = 0
         self._ends: dict[int, int] = {}
         self._ends_at = 0.0
         self._looks = 0
+        self._poll_at = 0.0
         self._state = ("starting", "")
         self._reason_at = 0.0
+        self._joined_at = 0.0
 
     @property
     def paused(self) -> int:
@@ -236,6 +242,7 @@ class KafkaFeed:
             if not self._set_first_offsets(consumer):
                 return
             self._tell_state("joining", "")
+            self._joined_at = time.monotonic()
             consumer.subscribe(
                 [self._config.topic],
                 on_assign=self._on_assign,
@@ -253,10 +260,23 @@ class KafkaFeed:
     def _leave(self, consumer: Consumer) -> None:
         """Drain, commit, and tell the group, so that others take over at once.
 
-        A static member's close alone would leave its partitions to nobody until its session ends (KIP-345).
+        The drain comes first, while polling goes on: a member whose rebalance callback takes longer than the session
+        is expelled, and could not commit any more. And a static member's close alone would leave its partitions to
+        nobody until its session ends (KIP-345), hence `unsubscribe`.
         """
+        topic = self._config.topic
+        numbers = list(self._assigned)
+        if numbers:
+            consumer.pause([TopicPartition(topic, number) for number in numbers])
+            drained: Future[list[CommitEntry]] = Future()
+            within_s = self._config.drain_timeout_s
+            self._post(self._listener.on_revoked, numbers, within_s, drained.set_result)
+            deadline = time.monotonic() + within_s + LEAVE_S
+            while not drained.done() and time.monotonic() < deadline:
+                consumer.poll(POLL_S)  # what comes nevertheless was never taken in: the next owner reads it again
+            self._commit_and_wait(consumer, self._still_ours(drained.result(0) if drained.done() else []))
         consumer.unsubscribe()
-        deadline = time.monotonic() + self._config.drain_timeout_s + LEAVE_S
+        deadline = time.monotonic() + LEAVE_S
         while self._assigned and time.monotonic() < deadline:
             consumer.poll(POLL_S)
 
@@ -363,8 +383,11 @@ class KafkaFeed:
             self._tell_ends(consumer)
         room = self._room(consumer, now)
         if room <= 0:
-            # Nothing may be read, but rebalances are served by poll alone; it may bring one message nevertheless.
+            # Nothing may be read. Rebalances are served by poll alone, but it may bring a message nevertheless.
             time.sleep(GATE_STEP_S)
+            if now < self._poll_at:
+                return
+            self._poll_at = now + POLL_S
             message = consumer.poll(0)
             if message is not None:
                 self._hand_over(consumer, [message])
@@ -393,8 +416,9 @@ class KafkaFeed:
             self._deliver(messages)
 
     def _deliver(self, messages: list[Any]) -> None:
-        # One sample for each batch is enough to foresee how many messages fit into the bytes that are left.
-        self._message_bytes += 0.2 * (len(messages[-1]) - self._message_bytes)
+        # A sample of each batch is enough to foresee how many messages fit into the bytes that are left.
+        sample = RECORD_OVERHEAD + max(len(messages[0]), len(messages[-1]))
+        self._message_bytes = max(sample, 0.9 * self._message_bytes)
         self._handed += len(messages)
         self._post(self._listener.on_polled, messages)
 
@@ -406,7 +430,7 @@ class KafkaFeed:
         is_somebody_hungry = False
         room = 0
         size_left = 0
-        capacity = 0
+        capacity = capacity_count = 0
         for number in self._assigned:
             partition = self._house.partitions.get(number)
             if partition is None:
@@ -418,6 +442,7 @@ class KafkaFeed:
                     resumable.append(number)
                 continue
             capacity += limit
+            capacity_count += 1
             if load >= limit or size >= bytes_limit:
                 full.append(number)
             else:
@@ -438,14 +463,18 @@ class KafkaFeed:
         self._full_since = None
         if not self._assigned or len(self._paused) == len(self._assigned):
             return 1  # nothing comes, but polling goes on
-        room -= self._handed - self._taken()
-        fitting = int(size_left / max(1.0, self._message_bytes)) + 1
-        if room < (1.0 - REOPEN_AT) * min(capacity, 2 * BATCH):
+        on_its_way = self._handed - self._taken()
+        # A batch may come from one partition as a whole, so it must fit into the share of one.
+        fitting = int(size_left / max(1, capacity_count) / self._message_bytes) + 1
+        if room - on_its_way < (1.0 - REOPEN_AT) * min(capacity, 2 * BATCH):
             return 0
-        return max(0, min(room, fitting))
+        return max(0, min(room, fitting) - on_its_way)
 
     def _tell_ends(self, consumer: Consumer) -> None:
         state, reason = self._state
+        if state == "joining" and not reason and time.monotonic() - self._joined_at > SURPLUS_S:
+            # KIP-848 says nothing to a member that gets no partition.
+            self._tell_state("stable", "")
         if reason and time.monotonic() - self._reason_at > REASON_STAYS_S:
             self._tell_state(state, "")
         ends = self._ends
@@ -513,14 +542,14 @@ class KafkaFeed:
         numbers = [item.partition for item in partitions if item.partition in self._assigned]
         if numbers:
             drained: Future[list[CommitEntry]] = Future()
-            self._post(self._listener.on_revoked, numbers, drained.set_result)
+            within_s = min(self._config.drain_timeout_s, REVOKE_DRAIN_S)
+            self._post(self._listener.on_revoked, numbers, within_s, drained.set_result)
             try:
-                entries = drained.result(self._config.drain_timeout_s + 5.0)
+                entries = drained.result(within_s + LEAVE_S)
             except FutureTimeoutError:
                 entries = []
                 log.warning("feed.drain_unanswered group=%s partitions=%s", self._config.group, numbers)
-            entries = [entry for entry in entries if self._assigned.get(entry.number) == entry.epoch]
-            self._commit_and_wait(consumer, entries)
+            self._commit_and_wait(consumer, self._still_ours(entries))
             self._drop(numbers)
         consumer.incremental_unassign(partitions)
 
@@ -542,7 +571,7 @@ class KafkaFeed:
 
     def _commit_now(self, consumer: Consumer, entries: list[CommitEntry]) -> None:
         # What was revoked since the loop asked is not ours any more; the revoke has committed it.
-        entries = [entry for entry in entries if self._assigned.get(entry.number) == entry.epoch]
+        entries = self._still_ours(entries)
         if not entries:
             return
         try:
@@ -563,6 +592,9 @@ class KafkaFeed:
         if error is not None:
             log.warning("feed.last_commit_failed group=%s reason=%r", self._config.group, error)
         self._post(self._listener.on_committed, entries, error)
+
+    def _still_ours(self, entries: Sequence[CommitEntry]) -> list[CommitEntry]:
+        return [entry for entry in entries if self._assigned.get(entry.number) == entry.epoch]
 
     def _positions(self, entries: Sequence[CommitEntry]) -> list[TopicPartition]:
         topic = self._config.topic

@@ -46,7 +46,7 @@ COMMIT_INTERVAL_S: Final = 0.25
 """What a crash repeats is what is in flight and what was confirmed within this time."""
 FOLLOW_SECRET_S: Final = 2.0
 """Between two looks at a mounted secret; a kubelet takes up to a minute to update it anyway."""
-HOUSE_BYTES: Final = 48 * 1024 * 1024
+HOUSE_BYTES: Final = 40 * 1024 * 1024
 """Memory for records of all subscriptions together; each assigned partition gets an equal share of it."""
 LEAST_SHARE_BYTES: Final = 256 * 1024
 """Share of a partition, however many there are: enough for a few large events."""
@@ -116,7 +116,6 @@ class Slot:
             topic=config.kafka_topic,
             client_name=self._client_name,
             in_flight_limit=config.max_in_flight,
-            drain_timeout_s=config.drain_timeout_seconds,
             open_sender=dispatcher.open_sender,
             dead_letters=dispatcher.dead_letters,
         )

@@ -204,6 +204,7 @@ class NativeSender:
         self._loop = asyncio.get_running_loop()
         self._tls: ssl.SSLContext | None = None
         self._ticking: asyncio.TimerHandle | None = None
+        self._look_at = 0.0
         self._cpu = (0.0, 0.0)
         self._kicking = False
 
@@ -308,8 +309,8 @@ class NativeSender:
     def _tick(self) -> None:
         """Look at deadlines, age and number of connections. One timer for all of them, and none when there are none."""
         now = monotonic()
-        for connection in [c for c in self._connections if c.request is not None and c.deadline <= now]:
-            connection.fail(f"no answer within {self.timeout_s:g} s")
+        if now >= self._look_at:
+            self._look_at_deadlines(now)
         while self.idle and now - self.idle[0].idle_since > IDLE_TIMEOUT_S:
             self.idle[0].close()
         self._grow(now)
@@ -318,6 +319,21 @@ class NativeSender:
         else:
             self._ticking = None
             self._allowed = min(FIRST_CONNECTIONS, self._limit)
+
+    def _look_at_deadlines(self, now: float) -> None:
+        # What is sent from now on ends no sooner than after the timeout, so the next look can wait for the first of
+        # the deadlines that are known.
+        first = now + self.timeout_s
+        late = []
+        for connection in self._connections:
+            if connection.request is not None:
+                if connection.deadline <= now:
+                    late.append(connection)
+                else:
+                    first = min(first, connection.deadline)
+        self._look_at = first
+        for connection in late:
+            connection.fail(f"no answer within {self.timeout_s:g} s")
 
     def _grow(self, now: float) -> None:
         cpu = time.thread_time()

@@ -86,7 +86,7 @@ class OffsetTracker:
     def __init__(self, committed: int | None, known: FinishedMap = EMPTY_MAP) -> None:
         self.unfinished: dict[int, Any] = {}
         self.highest_finished = -1
-        """Of this assignment. Records above it are not begun with or under way, and need no place in the map."""
+        """Of those polled. Records above it are not begun with or under way, and need no place in the map."""
         self.known = known
         self.attempts: dict[int, Attempts] = dict(known.attempts)
         """Of records that failed and are not settled; whoever finishes one that failed removes it here too."""
@@ -103,6 +103,7 @@ class OffsetTracker:
         self.next_polled = offset + 1
         if offset < self.known.end:
             if offset not in self.known.unfinished:
+                self.highest_finished = offset
                 return False
         elif self.known.end:
             self.known = EMPTY_MAP

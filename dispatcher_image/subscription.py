@@ -43,12 +43,12 @@ from dispatcher_image.delivery import (
 )
 from dispatcher_image.lanes import Lanes, Message, Partition, Record
 from dispatcher_image.offsets import EMPTY_MAP, decode
+from dispatcher_image.rendering import render
 from dispatcher_image.sender import OpenSender, Request, Sender, Target, parse_target
 from dispatcher_image.telemetry import BOUNDS, Stats
 from eventing import metrics
 from eventing.channels import KafkaChannel, Subscriber, dead_letter_topic
 from eventing.cloudevents import Undecodable, binary_record, with_attributes
-from eventing.cloudevents_http import request_from_record
 from eventing.metrics import Metric
 
 TOPIC_RETRY_FIRST_S: Final = 1.0
@@ -81,7 +81,7 @@ class _StageWork:
     def take(self) -> Request | None:
         while self.queue:
             record = self.queue.popleft()
-            request = self._subscription.render(record, self._stage)
+            request = self._subscription.request_for(record, self._stage)
             if request is not None:
                 return request
         return None
@@ -101,7 +101,6 @@ class Subscription(Listener):
         topic: str,
         client_name: str,
         in_flight_limit: int,
-        drain_timeout_s: float,
         open_sender: OpenSender,
         dead_letters: DeadLetters,
     ) -> None:
@@ -120,7 +119,6 @@ class Subscription(Listener):
         """Messages taken in, for the feed's account of what is on its way."""
         self.connections_limit = in_flight_limit
         self.last_failure: str | None = None
-        self._drain_timeout_s = drain_timeout_s
         self._open_sender = open_sender
         self._dead_letters = dead_letters
         self._loop = asyncio.get_running_loop()
@@ -152,7 +150,7 @@ class Subscription(Listener):
                 self._send_on(record)  # its retry, at the sink, was due
                 continue
             message = record.message
-            event = request_from_record(message.headers(), message.value())
+            event = render(message.headers(), message.value())
             if not isinstance(event, Undecodable):
                 return record, event[0], event[1]
             self._discard(record, event)
@@ -187,7 +185,7 @@ class Subscription(Listener):
 
     # --- other stages ------------------------------------------------------------------------------------------------
 
-    def render(self, record: Record, stage: Stage) -> Request | None:
+    def request_for(self, record: Record, stage: Stage) -> Request | None:
         """A record as a request to the reply URI or the sink; None when it went another way."""
         if record.partition.is_revoked:
             self.lanes.abandon(record)
@@ -204,7 +202,7 @@ class Subscription(Listener):
         if isinstance(decoded, Undecodable):  # it was decodable when it was sent to the subscriber
             self._discard(record, decoded)
             return None
-        event = request_from_record(with_attributes(decoded.headers, error_attributes(progress.failure)), decoded.value)
+        event = render(with_attributes(decoded.headers, error_attributes(progress.failure)), decoded.value)
         if isinstance(event, Undecodable):
             self._discard(record, event)
             return None
@@ -358,13 +356,13 @@ class Subscription(Listener):
     def _resume(self, attempts: Any) -> Progress:
         return Progress.from_attempts(attempts, self.terms)
 
-    def on_revoked(self, numbers: Sequence[int], done: Callable[[list[CommitEntry]], None]) -> None:
+    def on_revoked(self, numbers: Sequence[int], within_s: float, done: Callable[[list[CommitEntry]], None]) -> None:
         self.stats.rebalances["revoked"] += 1
         partitions = self.lanes.revoke(numbers)
         self._retire_counts(partitions)
         log.info("dispatch.revoked subscription=%s partitions=%s", self.uid, list(numbers))
         drain = _Drain(partitions, done)
-        drain.deadline = self._loop.call_later(self._drain_timeout_s, self._end_drain, drain)
+        drain.deadline = self._loop.call_later(within_s, self._end_drain, drain)
         self._drains.append(drain)
         self._sender.kick()  # records of other partitions may have become the heads of their lanes
         for work in self._works.values():

@@ -197,6 +197,7 @@ class Life(RuleBasedStateMachine):
         for offset in [o for o in self.log if o >= self.position][:count]:
             wanted = self.tracker.polled(offset, object())
             assert wanted or offset in self.confirmed, "a record that nobody confirmed was skipped"
+            assert not wanted or offset not in self.confirmed, "a record that was confirmed is sent again"
             self.position = offset + 1
 
     @precondition(lambda self: self.tracker.unfinished)
@@ -230,6 +231,7 @@ class Life(RuleBasedStateMachine):
         assert self.tracker.attempts == attempts
         assert self.tracker.uncommitted() is None or commit.metadata
         self.position = commit.offset
+        assert all(offset in self.confirmed for offset in self.log if offset < commit.offset)
         self.finished = set(self.confirmed)
 
     @invariant()
