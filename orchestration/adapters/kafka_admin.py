@@ -113,13 +113,15 @@ class KafkaAdmin:
 
     def topics(self) -> dict[str, JsonObject]:
 
-        with confluent_errors("listing the topics"):
-            metadata = self._admin().list_topics(timeout=READ_TIMEOUT_S)
-        names = sorted(name for name in metadata.topics if name not in _INTERNAL_TOPICS)
+        # Before the topics: a move that ends in between is then still called one, and never a finished move with the
+        # replicas of an unfinished one.
         moving = self._ask_python(
             "listing the reassignments",
             lambda admin: admin.list_partition_reassignments(timeout_ms=_ms(READ_TIMEOUT_S)),
         )
+        with confluent_errors("listing the topics"):
+            metadata = self._admin().list_topics(timeout=READ_TIMEOUT_S)
+        names = sorted(name for name in metadata.topics if name not in _INTERNAL_TOPICS)
         reassigning: dict[str, list[int]] = {}
         targets: dict[tuple[str, int], list[int]] = {}
         for place, state in moving.items():

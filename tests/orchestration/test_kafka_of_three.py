@@ -72,7 +72,8 @@ def test_replicas_that_move_are_seen_moving_with_the_target_first_and_then_at_th
     if seen["reassigning"]:  # a small topic may have moved already
         assert seen["partitions"][0]["replicas"][:2] == [2, 1]
     eventually(lambda: not admin.topics()["moving"]["reassigning"])
-    assert partition(admin, "moving")["replicas"] == [2, 1]
+    # The controller knows of the end a moment before the brokers do.
+    eventually(lambda: partition(admin, "moving")["replicas"] == [2, 1], within_s=5.0)
     admin.reassign_partitions("moving", {0: [2, 1]})
     assert admin.topics()["moving"]["reassigning"] == []
     admin.delete_topic("moving")
