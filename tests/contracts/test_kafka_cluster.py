@@ -122,9 +122,7 @@ class KafkaClusterContract:
             time.sleep(0.05)
 
     @pytest.mark.parametrize("offset", ["latest", "earliest"])
-    def test_first_offsets_are_written_for_the_named_partitions(
-        self, cluster, produce, topic, group, offset
-    ):
+    def test_first_offsets_are_written_for_the_named_partitions(self, cluster, produce, topic, group, offset):
         cluster.create_topic(topic, {0: [0], 1: [0]}, {})
         produce(topic, 0, 5)
         cluster.initialize_offsets(group, topic, [0], offset)
