@@ -1,7 +1,7 @@
 """No order of completions makes the committed offset pass a record that is owed, or forget one that was confirmed."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -70,6 +70,17 @@ def test_a_restart_before_everything_was_polled_again_keeps_the_map():
     third = restarted(second)
     assert third.safe_offset == 50
     assert [offset for offset in range(50, 102) if third.polled(offset, object())] == [50, 100, 101]
+
+
+def test_what_two_assignments_ago_finished_stays_finished_while_the_first_record_is_stuck():
+    tracker = tracker_of(*range(10))
+    for offset in range(1, 10):
+        tracker.finish(offset)
+    second = restarted(tracker)
+    for offset in range(12):
+        second.polled(offset, object())
+    third = restarted(second)
+    assert [offset for offset in range(13) if third.polled(offset, object())] == [0, 10, 11, 12]
 
 
 def test_attempts_survive_a_restart():
@@ -243,4 +254,5 @@ class Life(RuleBasedStateMachine):
             assert commit.offset >= self.stored[0].offset
 
 
+Life.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
 TestLife = Life.TestCase
