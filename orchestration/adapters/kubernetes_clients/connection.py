@@ -39,6 +39,10 @@ APPLY = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 
 
+_ONCE = urllib3.Retry(total=0, raise_on_redirect=False, raise_on_status=False)
+"""What is asked again is decided here: the library's own would repeat a timeout thrice and sleep out `Retry-After`."""
+
+
 class Expired(Conflict):
     """410: the resourceVersion or page is too old; list again."""
 
@@ -76,8 +80,6 @@ class KubernetesApi:
 
         def load() -> client.Configuration:
             loaded = client.Configuration()
-            # Ours to decide (`_send`): the default would repeat a timeout three times.
-            loaded.retries = urllib3.Retry(total=0, redirect=0, raise_on_redirect=False, raise_on_status=False)
             try:
                 if kubeconfig is None and context is None:
                     try:
@@ -210,6 +212,7 @@ class KubernetesApi:
                     headers=headers,
                     timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=timeout_s),
                     preload_content=not stream,
+                    retries=_ONCE,
                 )
             except urllib3.exceptions.MaxRetryError as exc:
                 # A kept connection that the server closed meanwhile: one new connection, at once. A server that
