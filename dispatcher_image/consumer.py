@@ -46,14 +46,12 @@ from eventing.program_config import GroupProtocol
 
 POLL_S: Final = 0.05
 """Longest wait in a poll: how long a commit or a stop waits for its turn."""
-BATCH: Final = 500
+BATCH: Final = 1000
 """Most messages handed over at once: the loop serves its connections between two batches."""
-GATE_STEP_S: Final = 0.003
-"""Between two looks while the house is full."""
+GATE_STEPS_S: Final = (0.003, 0.01)
+"""Between two looks while the house is full: a small one, and a large one."""
 PAUSE_AFTER_S: Final = 0.15
 """How long a full partition is waited for before it is paused."""
-REOPEN_AT: Final = 0.8
-"""Share of the room below which reading goes on after it stopped."""
 REQUEST_TIMEOUT_S: Final = 10.0
 """For questions to the brokers (committed offsets, metadata)."""
 ASK_AGAIN_S: Final = 0.5
@@ -188,6 +186,7 @@ class KafkaFeed:
         self._ends_at = 0.0
         self._looks = 0
         self._poll_at = 0.0
+        self._step_s = GATE_STEPS_S[0]
         self._state = ("starting", "")
         self._reason_at = 0.0
         self._joined_at = 0.0
@@ -384,7 +383,7 @@ class KafkaFeed:
         room = self._room(consumer, now)
         if room <= 0:
             # Nothing may be read. Rebalances are served by poll alone, but it may bring a message nevertheless.
-            time.sleep(GATE_STEP_S)
+            time.sleep(self._step_s)
             if now < self._poll_at:
                 return
             self._poll_at = now + POLL_S
@@ -392,13 +391,15 @@ class KafkaFeed:
             if message is not None:
                 self._hand_over(consumer, [message])
             return
-        first = consumer.poll(POLL_S)
-        if first is None:
-            return
-        batch = [first]
-        if room > 1:
-            # consume(n, t) waits the whole time for an incomplete batch, hence poll first and then what is there.
-            batch += consumer.consume(min(room, BATCH) - 1, 0)
+        # consume(n, t) waits the whole time for an incomplete batch, hence what is there, and poll for the first one.
+        batch = consumer.consume(min(room, BATCH), 0)
+        if not batch:
+            first = consumer.poll(POLL_S)
+            if first is None:
+                return
+            batch = [first]
+            if room > 1:
+                batch += consumer.consume(min(room, BATCH) - 1, 0)
         self._hand_over(consumer, batch)
 
     def _hand_over(self, consumer: Consumer, batch: list[Any]) -> None:
@@ -466,7 +467,9 @@ class KafkaFeed:
         on_its_way = self._handed - self._taken()
         # A batch may come from one partition as a whole, so it must fit into the share of one.
         fitting = int(size_left / max(1, capacity_count) / self._message_bytes) + 1
-        if room - on_its_way < (1.0 - REOPEN_AT) * min(capacity, 2 * BATCH):
+        # A thread that wants the interpreter disturbs the loop, so it comes seldom and takes much.
+        self._step_s = GATE_STEPS_S[capacity > 4 * BATCH]
+        if room - on_its_way < min(capacity // 4, BATCH):
             return 0
         return max(0, min(room, fitting) - on_its_way)
 

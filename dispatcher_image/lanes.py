@@ -34,8 +34,9 @@ from eventing.channels import DeliveryOrder
 
 RESUME_AT: Final = 0.7
 """Share of a bound at which a paused partition goes on: hysteresis, because each pause throws prefetched data away."""
-BUFFER_FACTOR: Final = 4
-"""Records in the house for each one in flight: keys repeat, and a lane's second record waits behind its first."""
+BUFFER_FACTOR: Final = 16
+"""Records in the house for each one in flight. Keys repeat, and a lane's second record waits behind its first; and
+Kafka's batches hold thousands of records of one partition, while the others have to be kept busy too."""
 SLOW_FACTOR: Final = 64
 """Bound of records behind heads that failed, in multiples of `in_flight_limit`."""
 RECORD_OVERHEAD: Final = 700
