@@ -22,14 +22,28 @@ def kafka(tmp_path_factory):
         yield server
 
 
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("cluster") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(3600))  # the first one may have to build an API server
+
+
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory):
+def builds_kubernetes(pytestconfig):
+    """Whether Kubernetes is built where it never was: only for whoever asks for the cluster tests by name."""
+    asked = any("tests/cluster" in argument for argument in pytestconfig.args)
+    expression = pytestconfig.option.markexpr or ""
+    return asked or ("cluster" in expression and "not cluster" not in expression)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory, builds_kubernetes):
     """One real Kubernetes control plane for the whole session; each test uses namespaces of its own."""
     from tests.cluster.binaries import CannotBuild
     from tests.cluster.control_plane import ControlPlane
     from tests.cluster.kubelet import PretendedKubelet
 
-    plane = ControlPlane(tmp_path_factory.mktemp("kubernetes"))
+    plane = ControlPlane(tmp_path_factory.mktemp("kubernetes"), build=builds_kubernetes)
     try:
         plane.start()
     except CannotBuild as reason:

@@ -56,11 +56,11 @@ def kubernetes_version() -> str:
     return pinned[1]
 
 
-def binaries(names: Iterable[str] = CONTROL_PLANE, progress: Progress = say) -> dict[str, Path]:
-    """The programs by name; built first where the cache does not hold them.
+def binaries(names: Iterable[str] = CONTROL_PLANE, progress: Progress = say, *, build: bool = True) -> dict[str, Path]:
+    """The programs by name; built first where the cache does not hold them and `build` says so.
 
     Raises:
-        CannotBuild: no Go on this machine, or the build failed (with its last lines).
+        CannotBuild: not in the cache and not to be built, no Go on this machine, or the build failed (its last lines).
     """
     version = kubernetes_version()
     sources = hashlib.sha256((MODULE / "go.sum").read_bytes()).hexdigest()[:8]
@@ -69,6 +69,8 @@ def binaries(names: Iterable[str] = CONTROL_PLANE, progress: Progress = say) -> 
     paths = {name: folder / name for name in names}
     for name, path in paths.items():
         if not path.exists():
+            if not build:
+                raise CannotBuild(f"{name} was never built here; `python -m tests.cluster.binaries` does so in minutes")
             with _locked(folder / ".lock", progress):
                 if not path.exists():
                     _build(name, path, version, progress)

@@ -55,7 +55,15 @@ class Answered(OSError):
 
 
 class ControlPlane:
-    """See the module. `address` is where the API server listens; `users` get a token each and no rights."""
+    """See the module.
+
+    Args:
+        folder: For certificates, data and logs.
+        address: Where the API server listens.
+        users: Get a token each, and no rights.
+        progress: Called with a line for people whenever something takes time.
+        build: Whether programs that were never built here are built now, which takes minutes.
+    """
 
     def __init__(
         self,
@@ -64,6 +72,7 @@ class ControlPlane:
         address: str = "127.0.0.1",
         users: Sequence[str] = (),
         progress: Progress = say,
+        build: bool = True,
     ) -> None:
         self.folder = folder
         self.address = address
@@ -73,6 +82,7 @@ class ControlPlane:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._programs: Mapping[str, Path] = {}
         self._progress = progress
+        self._build = build
 
     @property
     def url(self) -> str:
@@ -88,7 +98,7 @@ class ControlPlane:
         Raises:
             CannotBuild: a program cannot be built here, or openssl is missing.
         """
-        self._programs = binaries(CONTROL_PLANE, self._progress)
+        self._programs = binaries(CONTROL_PLANE, self._progress, build=self._build)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._make_certificates()
         self._write_tokens()

@@ -25,11 +25,12 @@ AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 BUILD_TIMEOUT_S = 900
 
 
-def image_archives(folder: Path, progress: Progress = say) -> dict[str, Path]:
+def image_archives(folder: Path, progress: Progress = say, *, build: bool = True) -> dict[str, Path]:
     """A docker archive of each image, as `localhost/sluice/<name>:test`.
 
     Raises:
-        CannotBuild: buildah or mmdebstrap is missing, or a build failed (with its last lines).
+        CannotBuild: buildah or mmdebstrap is missing, the base was never made and is not to be built, or a build
+        failed (with its last lines).
     """
     given = os.environ.get("SLUICE_TEST_IMAGES")
     if given:
@@ -43,6 +44,8 @@ def image_archives(folder: Path, progress: Progress = say) -> dict[str, Path]:
     with (store / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not _succeeds(store, "inspect", "--type", "image", BASE):
+            if not build:
+                raise CannotBuild("their base was never made here; `pytest tests/cluster` does so in minutes")
             progress("making the base of the images (once)")
             _make_base(store)
         for name, dockerfile in DOCKERFILES.items():

@@ -60,12 +60,9 @@ class Network:
 
 
 @contextlib.contextmanager
-def network(number: int) -> Iterator[Network]:
-    """Make one; `number` (0 to 99) keeps two at once apart."""
-    # From the range for benchmarks of RFC 2544, which no machine is in by chance.
-    made = Network(f"sluice-{number}", f"198.18.{number}.1", f"198.18.{number}.2", f"198.19.{number}.0/24")
-    near, far = f"sluice{number}h", f"sluice{number}n"
-    _run("ip", "netns", "add", made.name)
+def network() -> Iterator[Network]:
+    """Make one that no other test has at this moment."""
+    made, near, far = _claim()
     try:
         _run("ip", "link", "add", near, "type", "veth", "peer", "name", far, "netns", made.name)
         _run("ip", "addr", "add", f"{made.host}/24", "dev", near)
@@ -81,6 +78,19 @@ def network(number: int) -> Iterator[Network]:
     finally:
         subprocess.run(["ip", "link", "delete", near], capture_output=True, check=False)
         subprocess.run(["ip", "netns", "delete", made.name], capture_output=True, check=False)
+
+
+def _claim() -> tuple[Network, str, str]:
+    """The first free number: the kernel lets only one of two who ask make a namespace of that name."""
+    for number in range(100):
+        # From the range for benchmarks of RFC 2544, which no machine is in by chance.
+        made = Network(f"sluice-{number}", f"198.18.{number}.1", f"198.18.{number}.2", f"198.19.{number}.0/24")
+        done = subprocess.run(["ip", "netns", "add", made.name], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return made, f"sluice{number}h", f"sluice{number}n"
+        if "File exists" not in done.stderr:
+            raise CannotBuild(f"a network namespace cannot be made: {done.stderr.strip()}")
+    raise CannotBuild("a hundred networks of earlier tests are left: ip netns list")
 
 
 class Node:

@@ -27,10 +27,10 @@ CHANNEL = f"/apis/messaging.knative.dev/v1beta1/namespaces/{TEAM}/kafkachannels/
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory, builds_kubernetes):
     from orchestration.local.kafka_server import KafkaServer
     from orchestration.local.ports import free_port
-    from tests.cluster.binaries import CannotBuild
+    from tests.cluster.binaries import CONTROL_PLANE, NODE, CannotBuild, binaries
     from tests.cluster.control_plane import ControlPlane
     from tests.cluster.images import image_archives
     from tests.cluster.node import Node, network, why_not
@@ -39,10 +39,11 @@ def world(tmp_path_factory):
     if reason:
         pytest.skip(f"no node: {reason}")
     try:
-        archives = image_archives(tmp_path_factory.mktemp("images"))
+        binaries((*CONTROL_PLANE, *NODE), build=builds_kubernetes)
+        archives = image_archives(tmp_path_factory.mktemp("images"), build=builds_kubernetes)
     except CannotBuild as problem:
         pytest.skip(f"no images: {problem}")
-    with network(11) as net, ControlPlane(tmp_path_factory.mktemp("kubernetes"), address=net.host) as plane:
+    with network() as net, ControlPlane(tmp_path_factory.mktemp("kubernetes"), address=net.host) as plane:
         port = free_port()
         kafka = KafkaServer(tmp_path_factory.mktemp("kafka"), ports=[port])
         # Pods reach the broker by the machine's end of their cable.
