@@ -11,13 +11,12 @@ import dagster as dg
 
 from assets.resources import ReportPlaces
 from assets.slo.budgets import State
+from assets.slo.page import LEAST_COVERAGE
 from assets.slo.report import Report, ReportResult
 from assets.slo.report_documents import percent
 from eventing.errors import SluiceError
 
 KEY = dg.AssetKey(["slo", "report"])
-LEAST_COVERAGE = 0.9
-"""Below nine scrapes of ten, a number says little about the window; a new platform stays below for its first window."""
 MOST_AGE = timedelta(minutes=10)
 """Two slots."""
 
@@ -41,7 +40,11 @@ CHECKS_OF_REPORT = [
         dg.AssetCheckSpec(met_check(name), asset=KEY, description=f"{name}: no group of it is breached or unknown.")
         for name in NAMES
     ),
-    dg.AssetCheckSpec("coverage_sufficient", asset=KEY, description="At least nine of ten expected scrapes were seen."),
+    dg.AssetCheckSpec(
+        "coverage_sufficient",
+        asset=KEY,
+        description="At least nine of ten expected scrapes were seen; a new platform stays below for its first window.",
+    ),
     dg.AssetCheckSpec("good_within_valid", asset=KEY, description="No slot counts more good or bad than valid events."),
     dg.AssetCheckSpec("samples_fresh", asset=KEY, description="The newest sample is at most two slots old."),
 ]

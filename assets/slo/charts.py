@@ -26,8 +26,8 @@ STATE_COLOURS = {
     "no_traffic": "var(--none, #8a93a3)",
     "no_data": "var(--none, #8a93a3)",
 }
-_FLOOR = -0.25
-"""How far below zero a chart reaches; what is overspent beyond is said in numbers."""
+_OVERSPENT = -0.25
+"""How far below zero a chart of a spent budget reaches; what is overspent beyond is said in numbers."""
 
 
 def shown_state(report: Report) -> str:
@@ -36,14 +36,15 @@ def shown_state(report: Report) -> str:
 
 
 def remaining_over_time(report: Report) -> list[tuple[datetime, float]]:
-    """The share of the budget that remained, at the start of the window and at the end of each step with events.
+    """The share of the budget that remained, when events began and at the end of each step with events.
 
     The whole is what the window's events allow, so that the line ends at what the report says.
     """
     counts, objective = report.counts, report.objective
+    begin = report.timeline[0].end - step_length(report.window) if report.timeline else report.window.start
     base = counts.valid if objective.method is Method.OCCURRENCES else Fraction(counts.slices)
     allowed = float(Fraction(objective.budget) * base)
-    points = [(report.window.start, 1.0)]
+    points = [(max(begin, report.window.start), 1.0)]
     missed = 0.0
     for step in report.timeline:
         missed += step.missed
@@ -59,11 +60,14 @@ def burn_down(report: Report, width: int = 720, height: int = 220) -> str:
     left, right, top, bottom = 44, 12, 10, 26
     plot_width, plot_height = width - left - right, height - top - bottom
 
+    points = remaining_over_time(report)
+    floor = _OVERSPENT if points[-1][1] < 0 else 0.0
+
     def x(moment: datetime) -> float:
         return left + plot_width * ((moment - report.window.start) / report.window.length)
 
     def y(share: float) -> float:
-        return top + plot_height * (1 - max(share, _FLOOR)) / (1 - _FLOOR)
+        return top + plot_height * (1 - max(share, floor)) / (1 - floor)
 
     parts = [_shell(width, height, f"Remaining error budget of {report.objective.display_name}")]
     for share in (1.0, 0.75, 0.5, 0.25, 0.0):
@@ -78,8 +82,14 @@ def burn_down(report: Report, width: int = 720, height: int = 220) -> str:
         f'<line x1="{x(report.window.start):.1f}" y1="{y(1):.1f}" x2="{x(report.window.end):.1f}" y2="{y(0):.1f}" '
         f'stroke="{LINE}" stroke-dasharray="3 4"><title>a pace that lasts exactly for the window</title></line>'
     )
-    points = remaining_over_time(report)
     if len(points) > 1:
+        blank = x(points[0][0]) - left
+        if blank > 60:
+            parts.append(
+                f'<rect x="{left}" y="{y(1):.1f}" width="{blank:.1f}" height="{y(0) - y(1):.1f}" fill="{GRID}" '
+                f'opacity="0.55"/><text x="{left + blank / 2:.1f}" y="{y(0.5):.1f}" text-anchor="middle">'
+                "nothing seen yet</text>"
+            )
         colour = STATE_COLOURS[shown_state(report)]
         line = _steps([(x(moment), y(share)) for moment, share in points])
         parts.append(

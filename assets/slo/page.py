@@ -22,6 +22,8 @@ from assets.slo.report import Report, step_length
 from assets.slo.report_documents import number, percent
 from assets.slo.rules import ALERT_WINDOWS, scaled_factor
 
+LEAST_COVERAGE = 0.9
+"""Below nine scrapes of ten, a number says little about its window."""
 MOST_SECTIONS = 40
 """Objectives shown with charts; the table always holds all. A page of 40 is about a megabyte."""
 
@@ -104,7 +106,7 @@ def _overview(reports: Sequence[Report], sections: int) -> str:
         rows.append(
             f"<tr><td>{_badge(state)}</td><td>{linked}{_group(report)}</td>"
             f"<td class=num>{percent(report.sli, 3)}</td><td class='num soft'>{_target(report.objective.target)}</td>"
-            f"<td>{_bar(report)}</td><td class='num soft'>{_coverage(report)}</td></tr>"
+            f"<td>{_bar(report)}</td><td class='num {_coverage_class(report)}'>{_coverage(report)}</td></tr>"
         )
     return (
         "<section class=card><table class=overview><thead><tr><th>State<th>Objective<th class=num>SLI"
@@ -123,7 +125,7 @@ def _section(index: int, report: Report, corrections: Sequence[Correction], acti
         window += f" ({escape(objective.window.time_zone)})"
     blocks = [
         f"<div class=facts>{_facts(report)}</div>",
-        f"<div class=sentence>{_sentence(report)}</div>",
+        f"<div class=sentence>{_sentence(report)}{_doubt(report)}</div>",
         f"<figure>{burn_down(report)}<figcaption>{_BURN_DOWN_CAPTION}</figcaption></figure>",
     ]
     if any(step.valid > step.good for step in report.timeline):
@@ -181,6 +183,14 @@ def _sentence(report: Report) -> str:
                     f"Kept so far, but at the pace of the last 3 days the budget ends on {_day(report.exhausted_at)}."
                 )
             return f"Kept. At the pace of the last 3 days the budget would last until {_day(report.exhausted_at)}."
+
+
+def _doubt(report: Report) -> str:
+    """That a number is about less than it seems to be."""
+    if report.state is State.NO_DATA or report.coverage is None or report.coverage >= LEAST_COVERAGE:
+        return ""
+    share = _coverage(report)
+    return f" <span class=thin>Only {share} of this window was observed: the figures are about that part.</span>"
 
 
 def _burn_rates(report: Report) -> str:
@@ -298,8 +308,14 @@ def _bar(report: Report) -> str:
     )
 
 
+def _coverage_class(report: Report) -> str:
+    return "soft" if (report.coverage or 0) >= LEAST_COVERAGE else "thin"
+
+
 def _coverage(report: Report) -> str:
-    return "-" if report.coverage is None else percent(Fraction(report.coverage), 1)
+    if report.coverage is None:
+        return "-"
+    return "under 0.1 %" if 0 < report.coverage < 0.001 else percent(Fraction(report.coverage), 1)
 
 
 def _target(target: Decimal) -> str:
@@ -364,6 +380,7 @@ padding:4px 10px 8px 0}td{padding:8px 10px 8px 0;border-top:1px solid var(--edge
 .group{display:block;font-size:12.5px;font-weight:400;color:var(--ink-soft);overflow-wrap:anywhere}
 .meter{display:inline-block;width:110px;height:8px;border-radius:4px;background:var(--none-bg);overflow:hidden;
 vertical-align:middle;margin-right:8px}.meter i{display:block;height:100%;background:var(--c)}
+.thin{color:var(--warn)}
 .left,.over{font-size:13px;white-space:nowrap}.over{color:var(--bad)}
 .title{display:flex;justify-content:space-between;gap:12px;align-items:flex-start}
 .facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(150px,1fr));gap:14px 18px;margin:16px 0 6px}
