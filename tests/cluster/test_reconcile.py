@@ -53,7 +53,7 @@ def reconcile(ports, policy):
 
 @pytest.fixture
 def converge(reconcile):
-    """Reconcile until nothing is left to do; the rounds that it took."""
+    """Reconcile until nothing is left to do, and no dispatcher that is starting will bring more; the rounds it took."""
 
     def converge(within_s=30.0):
         deadline = time.monotonic() + within_s
@@ -62,7 +62,7 @@ def converge(reconcile):
             rounds.append(reconcile())
             assert not rounds[-1].observation.unreadable, rounds[-1].observation.unreadable
             assert not rounds[-1].applied.failed, rounds[-1].applied.summary
-            if not rounds[-1].plan.actions:
+            if not rounds[-1].plan.actions and _is_calm(rounds[-1].observation.document):
                 return rounds
             assert time.monotonic() < deadline, rounds[-1].to_document()
             time.sleep(0.3)
@@ -81,6 +81,11 @@ def declared(deployed, namespace, converge):
     path = f"/apis/messaging.knative.dev/v1beta1/namespaces/{namespace}/kafkachannels"
     deployed.request("DELETE", path)
     converge()
+
+
+def _is_calm(snapshot):
+    """Whether every Deployment has as many ready replicas as it is to have."""
+    return all(d["status"]["readyReplicas"] == d["spec"]["replicas"] for d in snapshot["deployments"])
 
 
 def get(cluster, namespace, name="orders"):
@@ -219,7 +224,8 @@ def _converge_after_restart(reconcile):
     deadline = time.monotonic() + 60
     while True:
         done = reconcile()
-        if done.succeeded and not done.observation.unreadable and not done.plan.actions:
+        seen = done.observation
+        if done.succeeded and not seen.unreadable and not done.plan.actions and _is_calm(seen.document):
             return
         assert time.monotonic() < deadline, done.to_document()
         time.sleep(0.3)
