@@ -178,7 +178,7 @@ def _over_samples(folder: Path, compute: Callable[[Any], R]) -> R:
     from assets.spark import session
 
     files = find_samples(folder)
-    spark = session(input_bytes=files.input_bytes)
+    spark = session(input_rows=files.rows)
     try:
         with naming_the_file():
             return compute(read_samples(spark, files))
@@ -187,13 +187,12 @@ def _over_samples(folder: Path, compute: Callable[[Any], R]) -> R:
 
 
 def _print_values(values: list[Any], output: str) -> None:
-    if output == "json":
-        document = [{"labels": dict(value.labels), "value": json_number(value.value)} for value in values]
+    """A JSON list in both forms; as text one line a series, which people and `grep` can read."""
+    document = [{"labels": dict(value.labels), "value": json_number(value.value)} for value in values]
+    if output == "json" or not document:
         click.echo(json.dumps(document, indent=2, allow_nan=False))
-        return
-    for value in values:
-        inside = ",".join(f'{name}="{text}"' for name, text in sorted(value.labels.items()))
-        click.echo(f"{{{inside}}} {json_number(value.value)}")
+    else:
+        click.echo("[" + ",\n ".join(json.dumps(item, allow_nan=False) for item in document) + "]")
 
 
 def json_number(value: float) -> float | int | str:

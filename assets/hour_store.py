@@ -105,9 +105,9 @@ class HourStore:
         slots = spark.read.parquet(*[str(path / "slots.parquet") for path in inside or until[-1:]])
         return increments_of_hours(slots, hours, self.grid_ms)
 
-    def size(self) -> int:
-        """Bytes of all aggregates: what a report may have to read."""
-        return sum(path.stat().st_size for path in self.folder.glob("date=*/hour=*/*.parquet"))
+    def rows(self) -> int:
+        """Slots of all hours: what a report may have to read."""
+        return sum(pq.read_metadata(path).num_rows for path in self.folder.glob("date=*/hour=*/slots.parquet"))
 
     def compute_hour(self, hour: datetime) -> HourResult:
         """One hour, in this process. Raises DamagedInput."""

@@ -174,7 +174,7 @@ def latest_report(
             return
         asked = latest_range(moment, _first_sample(places.samples, hours[0]))
         computed = compute_report(
-            session(input_bytes=store.size()),
+            session(input_rows=store.rows()),
             store,
             objectives,
             asked,
@@ -207,7 +207,7 @@ def _calendar_report(
         corrections = places.load_corrections()
         store = places.store(declared)
         computed = compute_report(
-            session(input_bytes=store.size()),
+            session(input_rows=store.rows()),
             store,
             objectives,
             Range(window.start.astimezone(UTC), window.end.astimezone(UTC)),

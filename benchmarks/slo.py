@@ -105,7 +105,7 @@ def report(home: Path, hours: int, *, is_first: bool) -> dict[str, object]:
     objectives = load_objectives(home / "objectives")
     store = places.store(objectives)
     end = START + timedelta(hours=hours)
-    spark = session(input_bytes=None if is_first else store.size())
+    spark = session(input_rows=None if is_first else store.rows())
     spark.range(1).count()
     started = time.monotonic()
     reduced = store.compute(spark, store.stale_hours())

@@ -323,10 +323,6 @@ def _parse_calendar(calendar: Fields) -> tuple[datetime | None, str | None]:
             anchor = datetime.fromisoformat(text.strip())
         except ValueError:
             calendar.problem("startTime", f"{text!r} is no date and time such as 2026-01-01 00:00:00")
-        else:
-            if anchor.tzinfo is not None:
-                calendar.problem("startTime", f"{text!r} has a zone of its own; write local time and set timeZone")
-                anchor = None
     zone: str | None = calendar.required_text("timeZone", "an IANA name such as Europe/Berlin, or UTC")
     if zone:
         try:
@@ -334,6 +330,11 @@ def _parse_calendar(calendar: Fields) -> tuple[datetime | None, str | None]:
         except (ZoneInfoNotFoundError, ValueError, OSError):
             calendar.problem("timeZone", f"{zone!r} is no time zone; use an IANA name such as Europe/Berlin")
             zone = None
+    if anchor is not None and anchor.tzinfo is not None and zone:
+        if anchor.utcoffset() != anchor.replace(tzinfo=ZoneInfo(zone)).utcoffset():
+            calendar.problem("startTime", f"{text!r} contradicts timeZone {zone}; write local time without a zone")
+            return None, None
+        anchor = anchor.replace(tzinfo=None)
     return anchor, zone or None
 
 

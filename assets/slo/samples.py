@@ -46,7 +46,7 @@ class SampleFiles:
 
     paths: dict[str, list[str]]
     """`utc`, `naive` or `nanos` → file paths."""
-    input_bytes: int
+    rows: int
 
     @property
     def is_empty(self) -> bool:
@@ -63,23 +63,27 @@ def find_samples(folder: Path) -> SampleFiles:
     if not folder.is_dir():
         raise DamagedInput(f"{folder}: no such folder of samples")
     paths: dict[str, list[str]] = {"utc": [], "naive": [], "nanos": []}
-    size = 0
+    rows = 0
     for path in sorted(folder.rglob("*.parquet")):
         if not path.is_file() or any(part.startswith((".", "_")) for part in path.relative_to(folder).parts):
             continue
         try:
-            kind, length = checked_time(path), path.stat().st_size
+            kind, count = checked_time(path)
         except FileNotFoundError:
             continue  # the recorder merged it into another file, which was there before this one went
         paths[kind].append(str(path.resolve()))
-        size += length
-    return SampleFiles(paths, size)
+        rows += count
+    return SampleFiles(paths, rows)
 
 
-def checked_time(path: Path) -> str:
-    """How a file stores time (`utc`, `naive`, `nanos`), once its schema is found right. Raises DamagedInput."""
+def checked_time(path: Path) -> tuple[str, int]:
+    """How a file stores time (`utc`, `naive`, `nanos`) and its rows, once its schema is found right.
+
+    Raises DamagedInput with the file's name, and the column's where it is one.
+    """
     try:
-        schema = pq.read_schema(path)
+        with pq.ParquetFile(path) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as exc:
@@ -100,8 +104,8 @@ def checked_time(path: Path) -> str:
         path, "timestamp", satisfied=pa.types.is_timestamp(time), wanted="timestamp (UTC, milliseconds)", found=time
     )
     if time.unit == "ns":
-        return "nanos"
-    return "naive" if time.tz is None else "utc"
+        return "nanos", rows
+    return ("naive" if time.tz is None else "utc"), rows
 
 
 def _is_string(kind: pa.DataType) -> bool:

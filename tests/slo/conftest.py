@@ -11,7 +11,7 @@ from tests.slo.sample_tables import SampleTable
 def spark():
     from assets.spark import session
 
-    spark = session(input_bytes=0)
+    spark = session(input_rows=0)
     yield spark
     spark.stop()
 

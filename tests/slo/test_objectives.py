@@ -169,7 +169,7 @@ def test_timeslices():
             id="an unknown zone",
         ),
         pytest.param(
-            slo(window={"duration": "1M", "calendar": {"startTime": "2026-01-01T00:00:00Z", "timeZone": "UTC"}}),
+            slo(window={"duration": "1M", "calendar": {"startTime": "2026-01-01T00:00:00Z", "timeZone": "Asia/Tokyo"}}),
             "timeWindow[0].calendar.startTime",
             "local time",
             id="a start with a zone",
