@@ -9,10 +9,10 @@ life: opening → busy ⇄ idle → closed. What may go wrong, and what follows:
 * No complete answer within the timeout: the connection is closed and the attempt failed. Deadlines are looked at
   every `TICK_S` for all connections together.
 
-How many connections there are is found out, not configured: it begins with `FIRST_CONNECTIONS`, and grows while
-requests are waiting *and* the event loop has time to spare, which means that it is the subscriber's latency that
-limits us. A fast subscriber keeps few connections, because more would only cost; a slow one gets as many as records
-may be in flight.
+How many connections there are is found out, not configured: it begins with `FIRST_CONNECTIONS`, grows while requests
+are waiting *and* the event loop has leisure, which means that it is the subscriber's latency that limits us, and
+shrinks while the loop has none. A fast subscriber keeps few connections, because more only spread the work over more
+memory; a slow one gets as many as records may be in flight.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections import deque
 from typing import Any, Final, cast
 
 from dispatcher_image.delivery import NoAnswer
+from dispatcher_image.leisure import Leisure
 from dispatcher_image.responses import BrokenResponse, Parsed, ResponseParser, remembered
 from dispatcher_image.sender import (
     CONNECT_TIMEOUT_S,
@@ -39,8 +40,11 @@ from dispatcher_image.sender import (
 FIRST_CONNECTIONS: Final = 64
 GROWTH: Final = 1.5
 """Factor per tick; from 64 to 1,024 in seven ticks."""
-BUSY_SHARE: Final = 0.85
-"""Above this share of the thread's time, more connections would not help."""
+SHRINKAGE: Final = 0.9
+"""The same downwards."""
+GROW_ABOVE: Final = 0.25
+SHRINK_BELOW: Final = 0.05
+"""Shares of leisure; in between the number stays as it is."""
 MAX_JOINED_BYTES: Final = 65_536
 """Larger bodies are handed over beside their head, not copied behind it."""
 
@@ -106,7 +110,8 @@ class Connection(asyncio.Protocol):
         sender.in_flight -= 1
         work = sender.work
         work.settle(request[0], answer, self.started, now)
-        if not keep_alive or sender.is_retired:
+        if not keep_alive or sender.is_retired or sender.surplus > 0:
+            sender.surplus -= 1
             self.close()
             sender.kick()
             return
@@ -177,11 +182,10 @@ class Connection(asyncio.Protocol):
         _, lines, body = request
         transport = self.transport
         assert transport is not None
-        head = b"%b%bcontent-length: %d\r\n\r\n" % (self.sender.head, lines, len(body))
         if len(body) <= MAX_JOINED_BYTES:
-            transport.write(head + body)
+            transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (self.sender.head, lines, len(body), body))
         else:
-            transport.write(head)
+            transport.write(b"%b%bcontent-length: %d\r\n\r\n" % (self.sender.head, lines, len(body)))
             transport.write(body)
 
 
@@ -197,6 +201,8 @@ class NativeSender:
         """Last in, first out: what is surplus grows old at the bottom and is closed."""
         self.in_flight = 0
         self.is_retired = False
+        self.surplus = 0
+        """How many connections more there are than should be; the next to get their answers are closed."""
         self._limit = limit
         self._allowed = min(FIRST_CONNECTIONS, limit)
         self._connections: set[Connection] = set()
@@ -205,7 +211,7 @@ class NativeSender:
         self._tls: ssl.SSLContext | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._look_at = 0.0
-        self._cpu = (0.0, 0.0)
+        self._leisure = Leisure()
         self._kicking = False
 
     @property
@@ -239,12 +245,14 @@ class NativeSender:
 
     def retire(self) -> None:
         self.is_retired = True
+        self._leisure.close()
         for connection in [*self.idle]:
             connection.close()
 
     def abort(self) -> None:
         self.is_retired = True
         self._again.clear()
+        self._leisure.close()
         for connection in [*self._connections]:
             connection.request = None
             connection.close(abort=True)
@@ -280,7 +288,7 @@ class NativeSender:
         self._connections.add(connection)
         connection.opening = self._loop.create_task(self._connect(connection))
         if self._ticking is None:
-            self._cpu = (monotonic(), time.thread_time())
+            self._leisure.share()
             self._ticking = self._loop.call_later(TICK_S, self._tick)
 
     async def _connect(self, connection: Connection) -> None:
@@ -313,7 +321,7 @@ class NativeSender:
             self._look_at_deadlines(now)
         while self.idle and now - self.idle[0].idle_since > IDLE_TIMEOUT_S:
             self.idle[0].close()
-        self._grow(now)
+        self._adapt()
         if self._connections:
             self._ticking = self._loop.call_later(TICK_S, self._tick)
         else:
@@ -335,12 +343,13 @@ class NativeSender:
         for connection in late:
             connection.fail(f"no answer within {self.timeout_s:g} s")
 
-    def _grow(self, now: float) -> None:
-        cpu = time.thread_time()
-        before, cpu_before = self._cpu
-        self._cpu = (now, cpu)
-        is_busy = cpu - cpu_before > BUSY_SHARE * (now - before)
-        if self.idle or is_busy or len(self._connections) < self._allowed or self._allowed >= self._limit:
-            return
-        self._allowed = min(self._limit, int(self._allowed * GROWTH) + 1)
-        self.kick()
+    def _adapt(self) -> None:
+        """Find out how many connections there should be."""
+        leisure = self._leisure.share()
+        count = len(self._connections)
+        if leisure < SHRINK_BELOW:
+            self._allowed = max(min(FIRST_CONNECTIONS, self._limit), int(self._allowed * SHRINKAGE))
+        elif leisure > GROW_ABOVE and not self.idle and self._allowed <= count < self._limit:
+            self._allowed = min(self._limit, int(self._allowed * GROWTH) + 1)
+            self.kick()
+        self.surplus = max(0, count - self._allowed)
