@@ -6,6 +6,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 UV_VERSION := 0.13.8
 STAMP  := $(VENV)/.installed
+# Tests mostly wait for real servers, so that three share two cores well.
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help install up down status test check format bench clean
@@ -35,7 +37,7 @@ status: install  ## Say what is running where
 	@$(BIN)/sluice status
 
 test: install  ## Run all tests, on real Kafka, Spark and Dagster
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 check: install  ## Format, lint, types, import contracts and fast tests, in about a minute
 	@$(BIN)/ruff format --check .

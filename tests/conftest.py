@@ -22,10 +22,22 @@ def kafka(tmp_path_factory):
         yield server
 
 
+SLOW_FIRST = ("e2e", "cluster", "kafka", "spark")
+"""Where several workers share the tests, what takes longest begins first, so that none is left alone with it."""
+
+
 def pytest_collection_modifyitems(items):
+    slowness = {}
     for item in items:
         if item.get_closest_marker("cluster") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))  # the first one may have to build an API server
+        marks = [rank for rank, name in enumerate(SLOW_FIRST) if item.get_closest_marker(name)]
+        slowness[item.path] = min([slowness.get(item.path, len(SLOW_FIRST)), *marks])
+        # Tests of a file share its servers, and all tests of a cluster share one: they stay on one worker.
+        group = "cluster" if item.get_closest_marker("cluster") else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: slowness[item.path])
 
 
 @pytest.fixture(scope="session")
