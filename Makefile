@@ -10,10 +10,10 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install up down status test check format bench clean
+.PHONY: help install up down status test kubernetes check format bench clean
 
 help:  ## Explain each target
-	@awk 'BEGIN {FS = ":.*## "; print "Targets:"} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "; print "Targets:"} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## Set up .venv from the lock file (nothing is started)
 
@@ -38,6 +38,9 @@ status: install  ## Say what is running where
 
 test: install  ## Run all tests, on real Kafka, Spark and Dagster
 	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+
+kubernetes: install  ## Build a Kubernetes for the cluster tests, which skip without it (Go, five minutes once)
+	@$(BIN)/python -m tests.cluster.binaries
 
 check: install  ## Format, lint, types, import contracts and fast tests, in about a minute
 	@$(BIN)/ruff format --check .
