@@ -22,7 +22,9 @@ $(STAMP): pyproject.toml uv.lock
 		{ echo "sluice: Python 3.11 or newer is needed as $(PYTHON); install it, or say where it is: make PYTHON=/path/to/python3"; exit 1; }
 	@test -x $(BIN)/python || { echo "sluice: creating $(VENV)"; $(PYTHON) -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "sluice: Python cannot make a virtual environment; on Debian: apt install python3-venv"; exit 1; }; }
-	@$(BIN)/python -m uv --version >/dev/null 2>&1 || { echo "sluice: installing uv"; $(BIN)/python -m pip install --quiet uv==$(UV_VERSION); }
+	@$(BIN)/python -m uv --version >/dev/null 2>&1 || { echo "sluice: installing uv"; \
+		$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null; \
+		$(BIN)/python -m pip install --quiet uv==$(UV_VERSION); }
 	@echo "sluice: installing the locked packages into $(VENV)"
 	@VIRTUAL_ENV= $(BIN)/python -m uv sync --frozen --inexact --all-extras --all-groups --python $(BIN)/python
 	@touch $@
