@@ -5,7 +5,7 @@
 Starts a Kafka broker, a sink and the dispatcher, runs each case `--repeat` times and prints one line per run: events
 per second, events per CPU-second of the dispatcher, latency, peak RSS; and both rates as a ratio to `wrk`, which sends
 the same requests to the same sink in the same run. Everything it starts is stopped. Needs `wrk` and `nginx`
-(Debian packages) and nothing else. Without CASE: all. What was measured where: benchmarks/README.md.
+(Debian packages) and nothing else. Without CASE: all. What was measured where: benchmarks/dispatch.md.
 """
 
 from __future__ import annotations

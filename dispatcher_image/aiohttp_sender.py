@@ -1,7 +1,7 @@
 """The other transport, `TRANSPORT=aiohttp`: a well-kept library for what our own client does not do.
 
-Proxies from the environment (`HTTPS_PROXY`, `NO_PROXY`), odd TLS, servers that stretch HTTP. It costs about six times
-the CPU of the native one (benchmarks/README.md). One worker task for each request that is in flight at the same
+Proxies from the environment (`HTTPS_PROXY`, `NO_PROXY`), odd TLS, servers that stretch HTTP. It costs several times
+the CPU of the native one (benchmarks/dispatch.md). One worker task for each request that is in flight at the same
 time, which takes one after the other; workers end when nothing is ready.
 """
 
@@ -13,6 +13,7 @@ import logging
 import ssl
 import time
 from typing import Final
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from multidict import CIMultiDict
@@ -46,6 +47,8 @@ class AiohttpSender:
         self._workers: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
         self._is_retired = False
+        # Once: aiohttp's own look at the environment for each request costs more than the request.
+        self._proxy = None if proxy_bypass(target.host) else getproxies().get("https" if target.tls else "http")
         self._constant = CIMultiDict(
             (name, value) for name, value in _fields(target.head.partition(b"\r\n")[2]) if name.lower() != "host"
         )
@@ -114,7 +117,9 @@ class AiohttpSender:
             session = self._opened()
             # aiohttp sends a file in pieces, so that a large body does not hold the loop.
             data = body if len(body) <= CHUNK_BYTES else io.BytesIO(body)
-            async with session.post(self.target.url, data=data, headers=headers, allow_redirects=False) as response:
+            async with session.post(
+                self.target.url, data=data, headers=headers, allow_redirects=False, proxy=self._proxy
+            ) as response:
                 kept: list[bytes] = []
                 size = 0
                 async for chunk in response.content.iter_chunked(CHUNK_BYTES):
@@ -143,7 +148,6 @@ class AiohttpSender:
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
-                trust_env=True,
                 skip_auto_headers=("Content-Type", "User-Agent", "Accept", "Accept-Encoding"),
                 max_field_size=MAX_HEADER_BYTES,
                 max_line_size=MAX_HEADER_BYTES,

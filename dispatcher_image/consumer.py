@@ -293,9 +293,10 @@ class KafkaFeed:
             # Memory: what is prefetched, and what one answer of a broker may add to it.
             "queued.max.messages.kbytes": config.queue_kbytes,
             "queued.min.messages": 20_000,
-            "fetch.max.bytes": 2 * 1024 * 1024,
-            "message.max.bytes": 2 * 1024 * 1024,
-            "max.partition.fetch.bytes": 256 * 1024,
+            # These are bytes as they are stored, and what compresses well becomes twenty times as much.
+            "fetch.max.bytes": 1024 * 1024,
+            "message.max.bytes": 1024 * 1024,
+            "max.partition.fetch.bytes": 64 * 1024,
             "fetch.queue.backoff.ms": 20,  # the default of a second would starve a fast subscriber
             "reconnect.backoff.ms": 200,
             "reconnect.backoff.max.ms": 2_000,

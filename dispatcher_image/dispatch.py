@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import hashlib
 import itertools
@@ -54,12 +55,15 @@ STOP_GRACE_S: Final = 3.0
 """After the drain, for the last commit and for leaving the group."""
 LIBRARY_LOG_EVERY_S: Final = 10.0
 """For each client and facility of librdkafka."""
+ARENAS: Final = 2
+_M_ARENA_MAX: Final = -8
+"""From malloc.h of glibc."""
 OPEN_FILES: Final = 65_536
 GC_THRESHOLD: Final = (50_000, 20, 50)
 """Records in the house are many, long-lived and free of cycles: looking at them often finds nothing."""
 SWITCH_INTERVAL_S: Final = 0.0001
 """A feed's thread that waits for the interpreter is woken at every system call of the loop, in vain, until this time
-has passed and the loop has to let go; with Python's 5 ms that cost a third of all CPU (benchmarks/README.md)."""
+has passed and the loop has to let go; with Python's 5 ms that cost a tenth of all CPU (benchmarks/dispatch.md)."""
 
 log = logging.getLogger(__name__)
 
@@ -281,6 +285,7 @@ async def dispatch(config: DispatchConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     _raise_file_limit()
+    _limit_arenas()
     logging.getLogger("librdkafka").addFilter(SparseLog())
 
     dispatcher = Dispatcher(config)
@@ -384,6 +389,16 @@ def _was_ready(channel: KafkaChannel, subscriber: Subscriber) -> bool:
         isinstance(entry, Mapping) and entry.get("uid") == subscriber.uid and entry.get("ready") == "True"
         for entry in listed
     )
+
+
+def _limit_arenas() -> None:
+    """Keep the C library from giving every thread of librdkafka an arena of its own.
+
+    A message is allocated by one thread and freed by another; with dozens of arenas, memory that was used once in each
+    adds up to several times of what is in use.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).mallopt(ctypes.c_int(_M_ARENA_MAX), ctypes.c_int(ARENAS))
 
 
 def _raise_file_limit() -> None:

@@ -139,6 +139,10 @@ class Lanes:
         self.partitions: dict[int, Partition] = {}
         self.ready: deque[Record] = deque()
         """Records that may be sent to the subscriber, in the order in which they became ready."""
+        self.urgent: deque[Record] = deque()
+        """The same, of lanes in which more are waiting: the length of such a lane is what decides when all is done, so
+        every second record that is sent is one of these (every one while nothing else is ready)."""
+        self._is_urgents_turn = True
         self._waiting: dict[Hashable, deque[Record] | None] = {}
         """A lane that has records: those behind its head, None while there are none."""
         self._slow_lanes: set[Hashable] = set()
@@ -169,11 +173,12 @@ class Lanes:
             if waiting is not None and any(record.partition.is_revoked for record in waiting):
                 self._waiting[lane] = deque(record for record in waiting if not record.partition.is_revoked) or None
         heads: list[Record] = []
-        for record in self.ready:
+        for record in (*self.ready, *self.urgent):
             if record.partition.is_revoked:
                 heads.append(record)
                 record.partition.active -= 1
         self.ready = deque(record for record in self.ready if not record.partition.is_revoked)
+        self.urgent = deque(record for record in self.urgent if not record.partition.is_revoked)
         for partition in revoked:
             heads.extend(partition.held)
             partition.held.clear()
@@ -230,6 +235,14 @@ class Lanes:
             else:
                 waiting_of[lane] = None
                 self._release(record)
+
+    def next(self) -> Record | None:
+        """The record to send next; it is in flight from now on."""
+        if self.urgent and (self._is_urgents_turn or not self.ready):
+            self._is_urgents_turn = False
+            return self.urgent.popleft()
+        self._is_urgents_turn = True
+        return self.ready.popleft() if self.ready else None
 
     def finish(self, record: Record) -> None:
         """Settle a record that is in flight: its offset may be committed, and the next of its lane is ready."""
@@ -344,9 +357,14 @@ class Lanes:
                 self._slow_lanes.discard(lane)
             return
         record = waiting.popleft()
+        partition = record.partition
         if self._slow_lanes and lane in self._slow_lanes:
-            record.partition.slow -= 1
-        self._release(record)
+            partition.slow -= 1
+        if waiting and partition.active < partition.limit:
+            partition.active += 1
+            self.urgent.append(record)
+        else:
+            self._release(record)
 
     def _slow_down(self, record: Record) -> None:
         """Count a failing head, and what waits behind it, as slow; the latter once in the life of its lane."""
@@ -363,17 +381,18 @@ class Lanes:
         parked = [record for _, _, record in self._parked]
         waiting = [record for queue in self._waiting.values() for record in queue or ()]
         held = [record for partition in self.partitions.values() for record in partition.held]
-        resting = [*self.ready, *parked, *waiting, *held]
+        offered = [*self.ready, *self.urgent]
+        resting = [*offered, *parked, *waiting, *held]
         assert len({id(record) for record in resting}) == len(resting), "a record is in two places"
         assert not any(record.partition.is_revoked for record in resting), "a record of a revoked partition is offered"
-        heads = [record.lane for record in (*self.ready, *parked, *held) if record.lane is not None]
+        heads = [record.lane for record in (*offered, *parked, *held) if record.lane is not None]
         assert len(set(heads)) == len(heads), "a lane has two heads"
         assert set(heads) <= self._waiting.keys()
         assert self._slow_lanes <= self._waiting.keys()
         for partition in self.partitions.values():
             mine = [record for record in resting if record.partition is partition]
             flying = partition.records - len(mine) - partition.aside
-            ready = sum(record.partition is partition for record in self.ready)
+            ready = sum(record.partition is partition for record in offered)
             assert flying >= 0
             assert partition.active == ready + flying <= partition.limit
             assert not partition.held or partition.active == partition.limit

@@ -143,9 +143,7 @@ class Subscription(Listener):
 
     def take(self) -> Request | None:
         """The next record that is ready, as a request."""
-        ready = self.lanes.ready
-        while ready:
-            record = ready.popleft()
+        while (record := self.lanes.next()) is not None:
             if record.progress is not START and record.progress.stage is not Stage.SUBSCRIBER:
                 self._send_on(record)  # its retry, at the sink, was due
                 continue
