@@ -39,7 +39,7 @@ status: install  ## Say what is running where
 	@$(BIN)/sluice status
 
 test: install  ## Run all tests, on real Kafka, Spark and Dagster
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 kubernetes: install  ## Build a Kubernetes for the cluster tests, which skip without it (Go, five minutes once)
 	@$(BIN)/python -m tests.cluster.binaries

@@ -33,9 +33,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(3600))  # the first one may have to build an API server
         marks = [rank for rank, name in enumerate(SLOW_FIRST) if item.get_closest_marker(name)]
         slowness[item.path] = min([slowness.get(item.path, len(SLOW_FIRST)), *marks])
-        # Tests of a file share its servers, and all tests of a cluster share one: they stay on one worker.
-        group = "cluster" if item.get_closest_marker("cluster") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: slowness[item.path])
 
