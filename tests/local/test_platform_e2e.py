@@ -68,6 +68,8 @@ def test_a_killed_platform_leaves_nothing_and_the_next_start_has_its_data(platfo
 
 
 def test_a_killed_controller_and_a_killed_broker_are_back(platform):
+    if not processes_of(platform.home):
+        platform.up()
     for part in ("orchestration.local.controller", "kafka.Kafka"):
         (process,) = [
             psutil.Process(pid) for pid, _ in processes_of(platform.home) if part in psutil.Process(pid).cmdline()
