@@ -152,7 +152,8 @@ class DispatchConfig:
     """`kubernetes`, or the path of a file or folder of KafkaChannel YAML."""
     kafka_secret_dir: str | None = None
     max_in_flight: int = 256
-    """Records per partition and subscription that are read and not settled; 256 is what Sarama buffered."""
+    """Requests under way per partition and subscription; 256 is what Sarama buffered. What is read ahead and waits for
+    its key is bounded by a multiple of it (`dispatcher_image/lanes.py`) and by `max_in_flight_bytes`."""
     max_in_flight_bytes: int = 8 * 1024 * 1024
     """Bytes per partition and subscription that are read and not settled; the other half of the memory formula."""
     drain_timeout_seconds: float = 10.0
