@@ -35,6 +35,7 @@ from dispatcher_image.channel_source import ChannelView, open_channel_source
 from dispatcher_image.consumer import FeedConfig, KafkaFeed
 from dispatcher_image.dead_letters import DeadLetters
 from dispatcher_image.dispatch_pages import serve_pages
+from dispatcher_image.profiling import serve_profiles
 from dispatcher_image.sender import OpenSender
 from dispatcher_image.subscription import Subscription
 from dispatcher_image.telemetry import DispatcherMetrics
@@ -297,6 +298,8 @@ async def dispatch(config: DispatchConfig) -> None:
         reasons=dispatcher.reasons,
         status=dispatcher.status,
     )
+    if config.profiling_port is not None:
+        servers.append(await serve_profiles(config.profiling_port))
     log.info("dispatch.started channel=%s topic=%s", config.channel_key, config.kafka_topic)
     gc.collect()
     gc.freeze()
