@@ -44,17 +44,29 @@ def label_key(labels: Column) -> Column:
     return F.to_json(F.array_sort(entries))
 
 
-def with_series_id(samples: DataFrame) -> DataFrame:
-    """Add `series_id`, 64 bits of hash of metric and labels.
+def identified(samples: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """The samples with `series_id` instead of metric and labels; and the series: `series_id`, `metric`, `labels`.
 
-    Two of a million series share an id with a probability of 3e-8; a pair of them would show as conflicting samples.
+    The id is 64 bits of hash of metric and labels. Two of a million series share one with a probability of 3e-8; a pair
+    of them would show as conflicting samples.
     """
-    return samples.withColumn("series_id", F.xxhash64(F.col("metric"), label_key(F.col("labels"))))
-
-
-def series_of(samples: DataFrame) -> DataFrame:
-    """The distinct series: `series_id`, `metric`, `labels`. `samples` has `series_id`."""
-    return samples.groupBy("series_id").agg(F.first("metric").alias("metric"), F.first("labels").alias("labels"))
+    # Sorting the labels of every sample would cost more than all the rest. Rows are told apart by their labels as
+    # they stand first, a few ways to write each series, and only those few are then brought into one form. The text
+    # keeps null values apart, which the hash of an array leaves out.
+    labels = F.col("labels")
+    as_written = F.xxhash64("metric", F.map_keys(labels), F.map_values(labels), labels.cast("string"))
+    rows = samples.withColumn("as_written", as_written)
+    written = (
+        rows.groupBy("as_written")
+        .agg(F.first(F.struct("metric", "labels")).alias("series"))
+        .select("as_written", "series.*")
+        .withColumn("series_id", F.xxhash64("metric", label_key(F.col("labels"))))
+        .localCheckpoint()
+    )
+    series = written.groupBy("series_id").agg(F.first(F.struct("metric", "labels")).alias("series"))
+    ids = F.broadcast(written.select("as_written", "series_id"))
+    counted = rows.select("as_written", "ts_ms", "value", "is_stale").join(ids, "as_written").drop("as_written")
+    return counted, series.select("series_id", "series.*")
 
 
 def slot_end(ts_ms: Column, grid_ms: int, cuts_ms: Sequence[int] = ()) -> Column:

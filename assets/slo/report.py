@@ -36,13 +36,12 @@ from assets.slo.errors import DamagedInput
 from assets.slo.increments import (
     created_metrics,
     created_times,
+    identified,
     pairs,
     refuse_conflicts,
     series_name,
-    series_of,
     slot_increments,
     with_created,
-    with_series_id,
 )
 from assets.slo.indicators import (
     CORRECTED,
@@ -234,8 +233,8 @@ def report_over_samples(
     wanted = metrics_of(objectives)
     names = None if wanted is None else wanted | {name for metric in wanted for name in created_metrics(metric)}
     read = only_metrics(samples, names).filter(F.col("ts_ms") <= plan.until_ms)
-    counted = with_series_id(only_metrics(read, wanted))
-    series = series_of(counted).persist()
+    counted, series = identified(only_metrics(read, wanted))
+    series = series.persist()
     grid_ms = common_grid(objectives) // timedelta(milliseconds=1)
     slots = slot_increments(pairs(counted), grid_ms, plan.cuts_ms())
     if wanted is None:

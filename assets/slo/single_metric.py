@@ -15,12 +15,11 @@ from assets.slo.increments import (
     created_metrics,
     created_times,
     event_count,
+    identified,
     pairs,
     refuse_conflicts,
-    series_of,
     slot_increments,
     with_created,
-    with_series_id,
 )
 from assets.slo.instants import to_millis
 from assets.slo.samples import only_metrics
@@ -47,8 +46,7 @@ def anchored_increases(samples: DataFrame, metric: str, asked: Range) -> list[La
     start, end = to_millis(asked.start), to_millis(asked.end)
     names = [metric, *created_metrics(metric)]
     read = only_metrics(samples, names).filter(F.col("ts_ms") <= end)
-    counted = with_series_id(read.filter(F.col("metric") == metric))
-    series = series_of(counted)
+    counted, series = identified(read.filter(F.col("metric") == metric))
     # One slot before the range and one for the range; a grid of its whole length keeps rows few.
     slots = slot_increments(pairs(counted), end - start, [start, end]).persist()
     try:
@@ -70,8 +68,7 @@ def promql_increases(samples: DataFrame, metric: str, asked: Range) -> list[Labe
     """`increase(metric[end - start])` at `end`, as Prometheus 3 computes it, sorted by labels."""
     start, end = to_millis(asked.start), to_millis(asked.end)
     read = samples.filter((F.col("metric") == metric) & (F.col("ts_ms") > start) & (F.col("ts_ms") <= end))
-    counted = with_series_id(read)
-    series = series_of(counted)
+    counted, series = identified(read)
     refuse_conflicts(slot_increments(pairs(counted), end - start, [start, end]), series)
     in_time = Window.partitionBy("series_id").orderBy("ts_ms")
     # Equal rows count once. NaN compares as false in Prometheus and as the largest number in Spark, hence the guards.
