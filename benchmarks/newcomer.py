@@ -46,7 +46,8 @@ def send_until_arrived(platform, sink, channel, path, *, limit_s):
     """Send a new event each 100 ms until one arrives at `path`; returns when the first did (monotonic)."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        platform.send(channel, uuid.uuid4().hex, timeout_s=5)
+        # While the topic is not there yet the receiver holds a request for it, up to its delivery timeout of 10 s.
+        platform.send(channel, uuid.uuid4().hex, timeout_s=20)
         time.sleep(0.1)
         arrived = [at for (p, _), at in list(sink.arrived.items()) if p == path]
         if arrived:

@@ -104,10 +104,11 @@ class Dagster:
         return self.instance.get_run_by_id(run_id)
 
     def started(self, run_id, within_s=60.0):
-        from dagster import DagsterRunStatus
+        """Wait until its step works: an interrupt between the start of a run and that of its step is lost."""
+        from dagster import DagsterEventType
 
         deadline = time.monotonic() + within_s
-        while self.run(run_id).status is not DagsterRunStatus.STARTED:
+        while not self.instance.all_logs(run_id, of_type=DagsterEventType.STEP_START):
             assert time.monotonic() < deadline, self.run(run_id).status
             time.sleep(0.1)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -235,6 +236,32 @@ def _environ(process):
         return process.environ()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return {}
+
+
+def test_kafka_that_stands_still_for_thirty_seconds_makes_503s_and_everything_recovers_by_itself(platform, sink):
+    """Paused, not ended: connections stay open and nothing answers, which is the meaner of the two outages."""
+    platform.declare("outage.yaml", "outage", subscribers={"a": f"{sink.url}/o"})
+    eventually(lambda: platform.channel("outage")["ready"], within_s=20)
+    before = {w["name"]: w["pids"] for w in platform.status()["workloads"]}
+    broker = platform.workload("kafka-broker")["pids"][0]
+    os.kill(broker, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 30
+        codes = []
+        while time.monotonic() < deadline:
+            codes.append((event := f"during-{len(codes)}", platform.send("outage", event, timeout_s=25)))
+    finally:
+        os.kill(broker, signal.SIGCONT)
+    assert {code for _, code in codes} == {503}
+
+    eventually(lambda: platform.send("outage", "after") == 202, within_s=30)
+    eventually(lambda: ("/o", "after", None) in sink.seen, within_s=30)
+    ready = eventually(lambda: (s := platform.status())["ready"] and s, within_s=60)
+    after = {w["name"]: w["pids"] for w in ready["workloads"]}
+    for part in ("receiver", "outage", "canary"):
+        name = next(n for n in before if part in n)
+        assert after[name] == before[name], f"{name} was started anew"
+    (platform.registry / "outage.yaml").unlink()
 
 
 def test_dagster_shows_sensors_runs_with_why_and_one_asset_graph(platform):
