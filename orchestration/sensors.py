@@ -115,6 +115,9 @@ def _tick(
     memory = Memory.from_cursor(context.cursor)
     seen = wait(memory.seen, 0.0) if look_first else memory.seen
     plan = _plan_when_idle(context, control_plane, deadline) if look_first else None
+    if plan is not None and not plan.actions:
+        # What was asked for was achieved: the same kind of change may come again at once and is no retry.
+        memory = replace(memory, asked=None, times=0)
     if plan is None or not plan.actions or _not_yet(memory, plan):
         before, seen = seen, wait(seen, max(0.0, deadline - time.monotonic()))
         if seen != before:

@@ -101,6 +101,16 @@ def test_a_change_while_the_tick_waits_ends_it(tick, world, monkeypatch):
     assert time.monotonic() - started < 5
 
 
+def test_the_same_kind_of_change_again_is_no_retry_once_the_first_was_achieved(tick, world, monkeypatch):
+    world.settle()
+    world.registry.declare(channel(numPartitions=3))
+    assert tick(registry_sensor).run_requests
+    world.settle()
+    monkeypatch.setattr(sensors, "WATCH_S", 20.0)
+    threading.Timer(0.3, lambda: world.registry.declare(channel(numPartitions=4))).start()
+    assert tick(registry_sensor).run_requests, "a person who edits twice within ten seconds waits for nothing"
+
+
 def test_what_failed_is_asked_for_again_later_and_later():
     waits = [Memory(asked="it", times=times, at=1000.0).retry_in("it", 1000.0) for times in (1, 2, 3, 4, 5, 6, 7, 999)]
     assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
