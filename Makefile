@@ -44,12 +44,12 @@ test: install  ## Run all tests, on real Kafka, Spark and Dagster
 kubernetes: install  ## Build a Kubernetes for the cluster tests, which skip without it (Go, five minutes once)
 	@$(BIN)/python -m tests.cluster.binaries
 
-check: install  ## Format, lint, types, import contracts and fast tests, in about a minute
+check: install  ## Format, lint, types, import contracts and fast tests, in two minutes
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest -q -m "not kafka and not spark and not e2e and not cluster and not browser"
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -m "not kafka and not spark and not e2e and not cluster and not browser"
 
 format: install  ## Format the code and mend what can be mended by itself
 	@$(BIN)/ruff format .
