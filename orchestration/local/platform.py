@@ -244,7 +244,8 @@ def _channels(registry: Path) -> tuple[list[JsonObject], str]:
             channels.append(known)
             listed[document.object] = known
         known["ready"] = False
-        known["reason"] = str(document) if not known["reason"] else f"{document}; {known['reason']}"
+        if str(document) not in known["reason"]:
+            known["reason"] = "; ".join(filter(None, (str(document), known["reason"])))
     return channels, ""
 
 
