@@ -1,8 +1,9 @@
 """Kafka behind the receiver: an idempotent producer, fed from the event loop.
 
 A thread for each producer waits for confirmations and hands them to the loop, many at a time: it sleeps inside
-librdkafka, where it holds no lock, and wakes as soon as one is there. (Looking for them from the loop every
-millisecond was tried: as much CPU, and 19,000 events/s over 64 connections where the thread reaches 34,000.)
+librdkafka, where it holds no lock, and wakes as soon as one is there. Looking for them from the loop every millisecond
+is the alternative; which is cheaper was measured on a busy machine only, with results that contradict each other, so
+`python -m benchmarks.receive` on a quiet one has the last word.
 
 Credentials may change at any time: a new producer takes over, the old one finishes what it was given. The same
 happens after a fatal error of the idempotent protocol.

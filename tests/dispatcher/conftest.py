@@ -90,13 +90,16 @@ class Channel:
 
     def committed(self, uid):
         """Committed offset and metadata by partition."""
-        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+        from confluent_kafka import Consumer, TopicPartition
 
-        wanted = [TopicPartition(self.topic, number) for number in range(self.partitions)]
-        (future,) = self.admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(self.group(uid), wanted)]
-        ).values()
-        return {item.partition: (item.offset, item.metadata) for item in future.result(20).topic_partitions}
+        # Not by the admin client: its list_consumer_group_offsets ends the process while a coordinator settles
+        # (librdkafka issue 5040). This consumer joins nothing.
+        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group(uid)})
+        try:
+            wanted = [TopicPartition(self.topic, number) for number in range(self.partitions)]
+            return {item.partition: (item.offset, item.metadata) for item in reader.committed(wanted, timeout=20)}
+        finally:
+            reader.close()
 
     def dead_letters(self, count, within=20.0):
         """Messages of the dead-letter topic, once there are `count`."""
